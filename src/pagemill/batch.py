@@ -1,0 +1,132 @@
+"""What a step hands to a model runner, and what comes back.
+
+A step's batch is *flat*: the tokens of every scheduled sequence lie one after another in one row
+dimension ``T``, prefill chunks and decodes alike. The scheduler does not know which runner it
+feeds, and a runner does not know why a token was scheduled.
+
+    sequence        A: chunk of 4 prompt tokens     B: decode     C: decode
+    token_ids       [ 11   12   13   14          |  77         |  91 ]        T = 6
+    positions       [  0    1    2    3          |  20         |   5 ]
+    slot_mapping    [ 32   33   34   35          | 116         |  85 ]        block_size = 16
+    query_start_loc [  0                            4             5      6 ]  B + 1 = 4
+    context_lens    [  4                           21             6 ]
+    block_tables    [[2, 0], [3, 7], [5, 0]]    (B, max_blocks), padded with 0
+    logits_indices  [4, 5]                      A's prompt is not done: nothing to sample there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pagemill.sampling_params import SamplingParams
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class SamplingTask:
+    """Draw the next token of one sequence from one row of logits.
+
+    Everything that the draw may depend on is here; a runner keeps no state between steps.
+    """
+
+    logits_row: int
+    """Index into the ``L`` rows of logits (not into the ``T`` rows of the batch)."""
+    params: SamplingParams
+    prompt_token_ids: Sequence[int]
+    """Read only; may be long, so touch it only if a penalty asks for it."""
+    output_token_ids: Sequence[int]
+    """Tokens generated so far; ``len(output_token_ids)`` is the position of the new token in the
+    sequence's own random stream."""
+    seed: int
+    """64-bit key of this sequence's random stream (the request's seed and the sample's index)."""
+    end_token_ids: frozenset[int]
+    """End-of-sequence and stop ids, impossible while fewer than ``min_tokens`` were generated."""
+
+
+@dataclass(slots=True)
+class ScoringTask:
+    """Report the log-probability of a known next token (prompt log-probabilities)."""
+
+    logits_row: int
+    token_id: int
+    """The token that follows this row's token in the prompt."""
+    num_logprobs: int
+    """How many of the most likely tokens to report beside it."""
+
+
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities at one position, under the raw model distribution (before any penalty,
+    temperature or filter), in nats."""
+
+    logprob: float
+    """Of the chosen token."""
+    rank: int
+    """1 for the most likely token of the vocabulary."""
+    top: tuple[tuple[int, float], ...]
+    """The most likely tokens as (token id, logprob), best first; ties by lower id."""
+
+
+class SampledToken(NamedTuple):
+    """The outcome of one `SamplingTask`."""
+
+    token_id: int | None
+    """None if the request's own constraints leave no token possible."""
+    logprobs: TokenLogprobs
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step's work. All arrays are int64; see the module's picture."""
+
+    token_ids: IntArray  # [T] written by the engine, read by the embedding
+    positions: IntArray  # [T] position of each token in its own sequence
+    slot_mapping: IntArray  # [T] where the token's key and value go: block_id * block_size + offset
+    query_start_loc: IntArray  # [B + 1] rows of sequence b: query_start_loc[b] to [b + 1]
+    context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
+    block_tables: IntArray  # [B, max_blocks] physical block of each logical block; padded with 0
+    logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
+    sampling: list[SamplingTask] = field(default_factory=list)
+    scoring: list[ScoringTask] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the number of rows."""
+        return len(self.token_ids)
+
+    @property
+    def num_sequences(self) -> int:
+        """B, the number of sequences."""
+        return len(self.context_lens)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a runner returns: one entry for each task of the batch, in the same order."""
+
+    sampled: list[SampledToken]
+    scored: list[TokenLogprobs]
+
+
+class ModelRunner(Protocol):
+    """Computes one batch: writes the KV of its tokens, then samples and scores.
+
+    A runner owns the KV pool of ``num_kv_blocks * block_size`` slots; the core only hands out
+    block ids. `execute` must compute each row from that row's own sequence alone.
+    """
+
+    vocab_size: int
+
+    def execute(self, batch: Batch) -> StepResult:
+        """Run one step. Reads and writes only slots named by the batch."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and threads; the runner is not used again."""
+        ...

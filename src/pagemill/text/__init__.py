@@ -1,0 +1,1 @@
+"""Token ids back to text: incremental detokenization and stop strings (no torch)."""
