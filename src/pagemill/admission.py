@@ -1,0 +1,177 @@
+"""The front door: from a call's arguments to a `Request` that is known to be servable.
+
+Every check that can refuse a request is made here, before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence as SequenceOf
+
+from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
+from pagemill.request import Request, RequestTimes, Sequence
+from pagemill.sampling_params import SamplingParams
+from pagemill.scheduler.scheduler import Scheduler
+from pagemill.seeds import derive_seed, seed_for_arrival
+from pagemill.text.detokenizer import IncrementalDetokenizer
+from pagemill.text.tokenizer_protocol import Tokenizer
+
+
+class Admission:
+    """Validates requests and gives them their numbers.
+
+    Args:
+        scheduler: asked whether a request can ever fit.
+        tokenizer: None if prompts come as token ids only.
+        vocab_size: token ids are below this.
+        max_model_len: longest prompt + output, in tokens.
+        engine_seed: key of the streams of requests without a seed.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        engine_seed: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._engine_seed = engine_seed
+        self._num_arrivals = 0
+        self._next_seq_id = 0
+
+    def admit(
+        self,
+        request_id: str,
+        prompt: str | SequenceOf[int],
+        params: SamplingParams,
+        priority: int,
+        now: float,
+    ) -> Request:
+        """Build the request with its sequences, or raise `RequestError` and change nothing."""
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidParameterError("priority", priority, "must be an integer")
+        self._scheduler.policy.check(priority)
+        token_ids = self._token_ids(prompt)
+        params = self._checked_params(params)
+        request = Request(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=tuple(token_ids),
+            params=params,
+            max_tokens=self._max_tokens(len(token_ids), params),
+            end_token_ids=self._end_token_ids(params),
+            priority=priority,
+            times=RequestTimes(now),
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+        )
+        self._scheduler.check_fits_ever(request)
+        self._add_sequences(request)
+        return request
+
+    def _token_ids(self, prompt: str | SequenceOf[int]) -> list[int]:
+        if isinstance(prompt, str):
+            if self._tokenizer is None:
+                raise RequestError("prompt is a text, but the engine has no tokenizer; give ids")
+            token_ids = self._tokenizer.encode(prompt)
+        elif isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, SequenceOf):
+            raise InvalidParameterError("prompt", prompt, "must be a text or a list of token ids")
+        else:
+            token_ids = [self._checked_id(i, token_id) for i, token_id in enumerate(prompt)]
+        if not token_ids:
+            raise InvalidParameterError("prompt", prompt, "must hold at least one token")
+        return token_ids
+
+    def _checked_id(self, index: int, token_id: object) -> int:
+        if isinstance(token_id, bool) or not isinstance(token_id, numbers.Integral):
+            raise InvalidParameterError(f"prompt[{index}]", token_id, "must be a token id")
+        if not 0 <= token_id < self._vocab_size:
+            raise InvalidParameterError(
+                f"prompt[{index}]", token_id, f"must be a token id in [0, {self._vocab_size})"
+            )
+        return int(token_id)
+
+    def _checked_params(self, params: SamplingParams) -> SamplingParams:
+        params.validate_for_vocabulary(self._vocab_size)
+        tokenizer = self._tokenizer
+        if tokenizer is not None:
+            return params.with_bad_words(lambda word: tokenizer.encode(word, False))
+        for name in ("stop", "bad_words"):
+            if getattr(params, name):
+                rule = "needs a tokenizer, which this engine lacks"
+                raise InvalidParameterError(name, getattr(params, name), rule)
+        return params
+
+    def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """The output length that the context allows; `RequestTooLargeError` beyond it.
+
+        Without ``max_tokens`` a request may run to the end of the context, or of the whole KV
+        pool where that is smaller.
+        """
+        limit = self._max_model_len
+        if params.max_tokens is not None:
+            if num_prompt_tokens + params.max_tokens > limit:
+                raise RequestTooLargeError(
+                    f"a prompt of {num_prompt_tokens} tokens and max_tokens={params.max_tokens} "
+                    f"exceed the context of max_model_len={limit} tokens; shorten the prompt, "
+                    f"lower max_tokens or raise max_model_len"
+                )
+            return params.max_tokens
+        kv = self._scheduler.kv
+        # One more than the pool's slots: the last token generated is never computed.
+        limit = min(limit, kv.num_blocks * kv.block_size + 1)
+        if num_prompt_tokens >= limit:
+            raise RequestTooLargeError(
+                f"a prompt of {num_prompt_tokens} tokens leaves no room for output: the context "
+                f"is max_model_len={self._max_model_len} tokens and the KV pool "
+                f"{kv.num_blocks} blocks of {kv.block_size}; shorten the prompt, or raise the "
+                f"smaller of the two"
+            )
+        limit_for_min = limit - num_prompt_tokens
+        if params.min_tokens > limit_for_min:
+            raise RequestTooLargeError(
+                f"min_tokens={params.min_tokens} exceeds the {limit_for_min} tokens that a prompt "
+                f"of {num_prompt_tokens} leaves in the context"
+            )
+        return limit_for_min
+
+    def _end_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        end_ids = frozenset(params.stop_token_ids)
+        if self._tokenizer is not None and not params.ignore_eos:
+            end_ids |= self._tokenizer.eos_token_ids
+        return end_ids
+
+    def _add_sequences(self, request: Request) -> None:
+        params = request.params
+        seed = params.seed
+        if seed is None:
+            seed = seed_for_arrival(self._engine_seed, self._num_arrivals)
+        self._num_arrivals += 1
+        for index in range(params.n):
+            request.sequences.append(
+                Sequence(
+                    seq_id=self._next_seq_id,
+                    request=request,
+                    index=index,
+                    seed=derive_seed(seed, index),
+                    detokenizer=self._detokenizer(params),
+                    token_ids=list(request.prompt_token_ids),
+                )
+            )
+            self._next_seq_id += 1
+
+    def _detokenizer(self, params: SamplingParams) -> IncrementalDetokenizer | None:
+        if self._tokenizer is None:
+            return None
+        return IncrementalDetokenizer(
+            self._tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            stop=params.stop,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )

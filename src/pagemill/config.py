@@ -1,0 +1,192 @@
+"""`EngineConfig`: everything that can be set about an engine, checked before anything is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pagemill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pagemill.scheduler.policy import SchedulingPolicy
+
+DEFAULT_MODEL = "smollm2-135m"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Configuration of one engine. Immutable; a value out of bounds raises `ConfigError`.
+
+    Fields whose feature this version lacks are refused when set to anything but their default:
+    nothing is accepted and ignored.
+    """
+
+    model: str = DEFAULT_MODEL
+    """An alias, a ``.gguf`` file, a directory (config.json + safetensors), or a hub id."""
+    tokenizer: str | None = None
+    """A directory, a ``tokenizer.json`` or a ``.gguf`` file; None takes the model's own."""
+    dtype: str = "auto"
+    """How weights are stored: ``float32``, ``bfloat16`` or ``float16``; arithmetic on the CPU is
+    float32 in any case. ``auto`` is float32."""
+    quantization: str | None = None
+    """Not available yet: weights are quantized together with the native kernels."""
+    device: str = "auto"
+    """``cpu`` (which is what ``auto`` means today)."""
+    num_threads: int | None = None
+    """Threads that compute; None: the processors that this process may use."""
+    max_model_len: int | None = None
+    """Longest prompt + output in tokens; None: what the model was trained for (or what
+    ``rope_scaling`` stretches it to)."""
+    rope_scaling: Mapping[str, Any] | None = None
+    """For example ``{"rope_type": "ntk", "factor": 4.0}``; overrides the checkpoint's own."""
+    block_size: int = 16
+    """Token slots in one block of KV cache."""
+    num_kv_blocks: int | None = None
+    """Blocks in the KV pool; None: as many as ``kv_cache_memory`` holds."""
+    kv_cache_memory: int | str | None = None
+    """Bytes for the KV pool, or a text such as ``"2GiB"``; None: a share of the free memory, see
+    `pagemill.kvcache.sizing`."""
+    kv_cache_dtype: str = "auto"
+    """``float32`` (which is what ``auto`` means today)."""
+    max_num_seqs: int = 256
+    """Most sequences that hold KV blocks at once."""
+    max_num_batched_tokens: int = 1024
+    """The budget of one step: prompt chunks and decodes together. Also bounds the number of
+    running sequences, so that a step can always give each of them a token."""
+    scheduling_policy: str | SchedulingPolicy = "fcfs"
+    """``fcfs``, ``priority``, or an object of yours that follows `SchedulingPolicy`."""
+    enable_prefix_caching: bool = False
+    """Not available yet."""
+    preemption_mode: str = "recompute"
+    """``recompute``: a preempted sequence gives up its blocks and computes them again later."""
+    swap_space: int | str = 0
+    """Not available yet."""
+    swap_path: str | None = None
+    """Not available yet."""
+    speculative: Mapping[str, Any] | None = None
+    """Not available yet."""
+    tensor_parallel_size: int = 1
+    """Not available yet."""
+    gpu_memory_utilization: float | None = None
+    """Not available yet: there is no GPU backend."""
+    enforce_eager: bool | None = None
+    """Not available yet: there is no captured graph to turn off."""
+    deterministic: bool | None = None
+    """Not available yet: bit-exact results need kernels in which a row never sees its
+    batch-mates; PyTorch's matrix product may round differently from batch to batch."""
+    seed: int = 0
+    """Key of the random streams of requests that bring no seed of their own."""
+    check_invariants: bool = False
+    """Audit the block accounting after every step (for tests; costs time linear in the pool)."""
+
+    def __post_init__(self) -> None:
+        self._refuse_what_is_not_there_yet()
+        _choice("dtype", self.dtype, DTYPES)
+        _choice("device", self.device, ("auto", "cpu"))
+        _choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "float32"))
+        _choice("preemption_mode", self.preemption_mode, ("recompute",))
+        if isinstance(self.scheduling_policy, str):
+            _choice("scheduling_policy", self.scheduling_policy, POLICIES)
+        for name in ("model", "tokenizer"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{name} must be a non-empty text, got {value!r}")
+        for name in ("num_threads", "max_model_len", "num_kv_blocks"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 1)
+        _integer("block_size", self.block_size, 1, 1024)
+        _integer("max_num_seqs", self.max_num_seqs, 1)
+        _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _integer("seed", self.seed, 0, 2**64 - 1)
+        if not isinstance(self.check_invariants, bool):
+            raise ConfigError(f"check_invariants must be a bool, got {self.check_invariants!r}")
+        if self.kv_cache_memory is not None:
+            if self.num_kv_blocks is not None:
+                raise ConfigError(
+                    f"kv_cache_memory={self.kv_cache_memory!r} and num_kv_blocks="
+                    f"{self.num_kv_blocks} both size the KV pool; give one of them"
+                )
+            size_bytes = parse_bytes("kv_cache_memory", self.kv_cache_memory)
+            object.__setattr__(self, "kv_cache_memory", size_bytes)
+        if self.rope_scaling is not None:
+            if not isinstance(self.rope_scaling, Mapping):
+                raise ConfigError(
+                    "rope_scaling must be a mapping such as "
+                    f'{{"rope_type": "ntk", "factor": 4.0}}, got {self.rope_scaling!r}'
+                )
+            object.__setattr__(self, "rope_scaling", MappingProxyType(dict(self.rope_scaling)))
+
+    def _refuse_what_is_not_there_yet(self) -> None:
+        """Fields of features to come must keep their default (or a value that means the same)."""
+        same_as_default = {
+            "quantization": (None, "none"),
+            "enable_prefix_caching": (False,),
+            "swap_space": (0,),
+            "swap_path": (None,),
+            "speculative": (None,),
+            "tensor_parallel_size": (1,),
+            "gpu_memory_utilization": (None,),
+            "enforce_eager": (None,),
+            "deterministic": (None,),
+        }
+        for name, accepted in same_as_default.items():
+            value = getattr(self, name)
+            if value not in accepted:
+                raise ConfigError(
+                    f"{name}={value!r} is not available in this version; "
+                    f"leave it at {accepted[0]!r}"
+                )
+
+    @classmethod
+    def from_kwargs(cls, **kwargs: Any) -> EngineConfig:
+        """Build from keyword arguments; an unknown one is an error that suggests the nearest."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in kwargs:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+                raise ConfigError(f"unknown engine option {key!r}{hint}")
+        return cls(**kwargs)
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Bytes from a number or a text such as ``"512MiB"`` or ``"2GB"``; errors name ``name``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        size_bytes: float = value
+    elif isinstance(value, str) and (
+        match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", value, re.IGNORECASE)
+    ):
+        unit = (match[2] or "").lower()
+        size_bytes = float(match[1]) * (_UNITS | _BINARY_UNITS)[unit]
+    else:
+        raise ConfigError(f'{name} must be bytes or a text such as "2GiB", got {value!r}')
+    if size_bytes < 1 or not math.isfinite(size_bytes) or size_bytes > 2**62:
+        raise ConfigError(f"{name} must be between 1 and 2**62 bytes, got {value!r}")
+    return int(size_bytes)
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")
+
+
+def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be an integer, got {value!r}")
+    if value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ConfigError(f"{name} must be {bound}, got {value}")

@@ -1,0 +1,201 @@
+"""`LLMEngine`: requests in, steps, outputs out.
+
+One step, as `LLMEngine.step` reads:
+
+    schedule ──> build the batch ──> run it ──> apply what came back ──> report
+    (Scheduler)  (batch_builder)     (ModelRunner)  (tokens, stops, times)  (RequestOutput)
+
+The engine is plain Python: it needs a runner for the arithmetic and a tokenizer for text, and
+works the same with the simulated ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+
+from pagemill.admission import Admission
+from pagemill.batch import Batch, ModelRunner, StepResult
+from pagemill.batch_builder import build_batch
+from pagemill.config import EngineConfig
+from pagemill.errors import EngineError, InvalidParameterError
+from pagemill.kvcache.manager import KVCacheManager
+from pagemill.metrics import MetricsCollector
+from pagemill.outputs import RequestOutput
+from pagemill.request import Request
+from pagemill.sampling_params import SamplingParams
+from pagemill.scheduler.policy import make_policy
+from pagemill.scheduler.scheduler import Scheduler, SchedulerOutput
+from pagemill.text.tokenizer_protocol import Tokenizer
+from pagemill.token_processor import TokenProcessor
+
+
+class LLMEngine:
+    """The loop that everything else drives. Not thread-safe: one caller at a time.
+
+    Args:
+        config: checked settings.
+        runner: computes the batches; owns the memory of the KV pool.
+        tokenizer: None if all prompts come as token ids and no text is wanted.
+        num_kv_blocks: blocks in the runner's pool.
+        max_model_len: longest prompt + output of one sequence, in tokens.
+        clock: monotonic seconds; a virtual one in simulations.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: ModelRunner,
+        tokenizer: Tokenizer | None,
+        *,
+        num_kv_blocks: int,
+        max_model_len: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.runner = runner
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+        self.kv = KVCacheManager(num_kv_blocks, config.block_size)
+        self.scheduler = Scheduler(
+            self.kv,
+            make_policy(config.scheduling_policy),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self.metrics = MetricsCollector(self.kv, self.scheduler, clock)
+        self._clock = clock
+        self._admission = Admission(
+            self.scheduler,
+            tokenizer,
+            vocab_size=runner.vocab_size,
+            max_model_len=max_model_len,
+            engine_seed=config.seed,
+        )
+        self._processor = TokenProcessor(tokenizer, self.metrics)
+        self._requests: dict[str, Request] = {}
+        self._aborted: list[RequestOutput] = []
+        self._failure: BaseException | None = None
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | SequenceOf[int],
+        sampling_params: SamplingParams | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Queue a request; the next `step` may already work on it.
+
+        Args:
+            request_id: a name of the caller's, unique among unfinished requests.
+            prompt: a text, or its token ids.
+            sampling_params: default `SamplingParams`.
+            priority: smaller is more urgent; only under ``scheduling_policy="priority"``.
+
+        Raises:
+            RequestError: it can never be served as asked; the engine is as before.
+            EngineError: the engine has failed and takes no requests.
+        """
+        self._check_alive()
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidParameterError("request_id", request_id, "must be a non-empty text")
+        if request_id in self._requests:
+            raise InvalidParameterError("request_id", request_id, "is already in use")
+        request = self._admission.admit(
+            request_id, prompt, sampling_params or SamplingParams(), priority, self._clock()
+        )
+        self._requests[request_id] = request
+        for seq in request.sequences:
+            self.scheduler.add(seq)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now and free what it holds; the next `step` reports it as ``abort``.
+
+        Returns False if there is no such unfinished request.
+        """
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        for seq in request.sequences:
+            if not seq.is_finished:
+                self._processor.abort(seq)
+                self.scheduler.finish(seq)
+        request.times.finished_seconds = self._clock()
+        self.metrics.on_finished(request)
+        self._aborted.append(request.to_output())
+        return True
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has anything to do or to report."""
+        return bool(self._requests or self._aborted)
+
+    def step(self) -> list[RequestOutput]:
+        """Do one step; returns a snapshot of each request that it changed.
+
+        With nothing to do it returns an empty list. If the runner fails, the engine is closed to
+        new requests and every later call raises `EngineError`.
+        """
+        self._check_alive()
+        outputs, self._aborted = self._aborted, []
+        if not self._requests:
+            return outputs
+        plan = self.scheduler.schedule()
+        self.metrics.on_scheduled(plan)
+        result = self._execute(build_batch(plan, self.kv))
+        changed = self._apply(plan, result)
+        if self.config.check_invariants:
+            self.audit()
+        return outputs + [request.to_output() for request in changed]
+
+    def _execute(self, batch: Batch) -> StepResult:
+        """Run the batch; a failure of the runner closes the engine, for its state is unknown."""
+        try:
+            result = self.runner.execute(batch)
+        except Exception as error:
+            self._failure = error
+            raise EngineError(
+                f"the model runner failed: {type(error).__name__}: {error}"
+            ) from error
+        self.metrics.on_executed()
+        return result
+
+    def _apply(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:
+        """Advance every scheduled sequence by what the step computed; returns who changed."""
+        now = self._clock()
+        changed = self._processor.apply(plan, result, now)
+        for seq, _ in plan.scheduled:
+            if seq.finish_reason is not None:
+                self.scheduler.finish(seq)
+        for request in changed:
+            if request.is_finished:
+                request.times.finished_seconds = now
+                del self._requests[request.request_id]
+                self.metrics.on_finished(request)
+        return changed
+
+    def audit(self) -> None:
+        """Raise `InvariantError` unless the accounting of blocks is whole.
+
+        Exactly the running sequences hold blocks, and every unfinished sequence is queued.
+        """
+        self.kv.audit([seq.seq_id for seq in self.scheduler.running])
+        queued = len(self.scheduler.running) + len(self.scheduler.waiting)
+        unfinished = sum(
+            not seq.is_finished for request in self._requests.values() for seq in request.sequences
+        )
+        if queued != unfinished:
+            raise EngineError(f"{unfinished} unfinished sequences, but {queued} are queued")
+
+    def close(self) -> None:
+        """Abort what is left and release the runner. Closing twice is harmless."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+        self._aborted.clear()
+        if self._failure is None:
+            self._failure = EngineError("it was closed")
+        self.runner.close()
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise EngineError(f"the engine takes no more work: {self._failure}") from self._failure

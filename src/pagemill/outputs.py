@@ -1,0 +1,66 @@
+"""What a caller gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pagemill.request import RequestTimes
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log-probability, in nats, under the raw model distribution: before penalties,
+    bias, temperature and filters.
+    """
+
+    logprob: float
+    rank: int
+    """1 for the most likely token of the whole vocabulary."""
+    decoded_token: str
+    """The token's own text; bytes that make no character are shown as U+FFFD."""
+
+
+LogprobsAtPosition = dict[int, Logprob]
+"""Token id to log-probability: the most likely tokens, and the chosen one in any case."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of a request's ``n`` samples."""
+
+    index: int
+    text: str
+    """Decoded so far; ends before a stop string, and never inside a character."""
+    token_ids: list[int]
+    """Generated ids, the end-of-sequence or stop token included."""
+    logprobs: list[LogprobsAtPosition] | None
+    """One entry for each of ``token_ids``, if ``SamplingParams.logprobs`` asked for them."""
+    cumulative_logprob: float
+    """Sum over ``token_ids``, in nats."""
+    finish_reason: FinishReason | None
+    """None while it runs; ``stop`` (end of sequence, stop token or stop string), ``length``
+    (``max_tokens`` or the end of the context) or ``abort``."""
+    stop_reason: int | str | None
+    """The stop string or stop token id that ended it; None for the end of sequence."""
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A request's state after a step; the last one has ``finished`` set."""
+
+    request_id: str
+    prompt: str | None
+    """As given; None if the prompt was given as token ids."""
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[LogprobsAtPosition | None] | None
+    """One entry for each prompt token (None for the first), if asked for."""
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int
+    """Prompt tokens whose computation a prefix cache saved."""
+    metrics: RequestTimes
+    """When it arrived, was first scheduled, gave its first token and ended."""

@@ -1,0 +1,12 @@
+"""Who computes how many tokens in the next step (plain Python, no device work)."""
+
+from pagemill.scheduler.policy import FCFSPolicy, PriorityPolicy, SchedulingPolicy
+from pagemill.scheduler.scheduler import Scheduler, SchedulerOutput
+
+__all__ = [
+    "FCFSPolicy",
+    "PriorityPolicy",
+    "Scheduler",
+    "SchedulerOutput",
+    "SchedulingPolicy",
+]

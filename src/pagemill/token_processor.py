@@ -1,0 +1,100 @@
+"""What a runner returned, applied to the sequences: tokens, text, stops, log-probabilities."""
+
+from __future__ import annotations
+
+from pagemill.batch import SampledToken, StepResult, TokenLogprobs
+from pagemill.metrics import MetricsCollector
+from pagemill.outputs import FinishReason, Logprob, LogprobsAtPosition
+from pagemill.request import Request, Sequence
+from pagemill.scheduler.scheduler import SchedulerOutput
+from pagemill.text.tokenizer_protocol import Tokenizer
+
+NO_TOKEN_POSSIBLE = "no_token_possible"
+"""The ``stop_reason`` of a sequence whose own constraints left no token to draw."""
+
+
+class TokenProcessor:
+    """Advances sequences and decides when they end.
+
+    Args:
+        tokenizer: shows tokens as text in log-probabilities; None shows nothing.
+        metrics: told of every token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, metrics: MetricsCollector) -> None:
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+
+    def apply(self, plan: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
+        """Advance the sequences of ``plan``; returns the requests that gained something to show.
+
+        A sequence that ends gets its ``finish_reason``; the caller frees what it holds.
+        """
+        sampled, scored = iter(result.sampled), iter(result.scored)
+        changed: dict[str, Request] = {}
+        for seq, num_tokens in plan.scheduled:
+            request = seq.request
+            start = seq.num_computed_tokens
+            seq.num_computed_tokens += num_tokens
+            for position in seq.positions_to_score(start, seq.num_computed_tokens):
+                self._add_prompt_logprobs(request, position + 1, next(scored))
+            if seq.num_uncomputed_tokens > 0:
+                continue
+            if request.max_tokens == 0:
+                _finish(seq, "length")
+            else:
+                self._add_sampled(seq, next(sampled), now)
+            changed[request.request_id] = request
+        return list(changed.values())
+
+    def abort(self, seq: Sequence) -> None:
+        """Mark ``seq`` as ended from outside; its text so far is completed."""
+        _finish(seq, "abort")
+
+    def _add_sampled(self, seq: Sequence, sampled: SampledToken, now: float) -> None:
+        """Append one drawn token to ``seq`` and end it if it must end here."""
+        request = seq.request
+        token_id = sampled.token_id
+        if token_id is None:
+            _finish(seq, "stop", NO_TOKEN_POSSIBLE)
+            return
+        self._metrics.on_token(seq, now)
+        seq.append_token(token_id)
+        seq.cumulative_logprob += sampled.logprobs.logprob
+        if request.params.logprobs is not None:
+            seq.logprobs.append(self._shown(token_id, sampled.logprobs))
+        matched = None if seq.detokenizer is None else seq.detokenizer.append(token_id)
+        if token_id in request.end_token_ids:
+            is_asked_for = token_id in request.params.stop_token_ids
+            _finish(seq, "stop", token_id if is_asked_for else None)
+        elif matched is not None:
+            _finish(seq, "stop", matched.stop)
+        elif len(seq.output_token_ids) >= request.max_tokens:
+            _finish(seq, "length")
+
+    def _add_prompt_logprobs(self, request: Request, position: int, scored: TokenLogprobs) -> None:
+        assert request.prompt_logprobs is not None
+        shown = self._shown(request.prompt_token_ids[position], scored)
+        request.prompt_logprobs.append(shown)
+
+    def _shown(self, token_id: int, logprobs: TokenLogprobs) -> LogprobsAtPosition:
+        """The most likely tokens, best first, and the chosen one in any case."""
+        at_position = {
+            top_id: Logprob(value, rank, self._text(top_id))
+            for rank, (top_id, value) in enumerate(logprobs.top, start=1)
+        }
+        if token_id not in at_position:
+            at_position[token_id] = Logprob(logprobs.logprob, logprobs.rank, self._text(token_id))
+        return at_position
+
+    def _text(self, token_id: int) -> str:
+        if self._tokenizer is None:
+            return ""
+        return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+
+
+def _finish(seq: Sequence, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+    seq.finish_reason = reason
+    seq.stop_reason = stop_reason
+    if seq.detokenizer is not None:
+        seq.detokenizer.finish()
