@@ -5,8 +5,9 @@ Every check that can refuse a request is made here, before anything is allocated
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence as SequenceOf
+
+import numpy as np
 
 from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
 from pagemill.request import Request, RequestTimes, Sequence
@@ -88,7 +89,7 @@ class Admission:
         return token_ids
 
     def _checked_id(self, index: int, token_id: object) -> int:
-        if isinstance(token_id, bool) or not isinstance(token_id, numbers.Integral):
+        if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
             raise InvalidParameterError(f"prompt[{index}]", token_id, "must be a token id")
         if not 0 <= token_id < self._vocab_size:
             raise InvalidParameterError(

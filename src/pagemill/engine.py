@@ -109,10 +109,15 @@ class LLMEngine:
         for seq in request.sequences:
             self.scheduler.add(seq)
 
-    def abort(self, request_id: str) -> bool:
-        """End a request now and free what it holds; the next `step` reports it as ``abort``.
+    def abort(self, request_id: str, *, report: bool = True) -> bool:
+        """End a request now and free what it holds.
 
-        Returns False if there is no such unfinished request.
+        Args:
+            request_id: the request to end.
+            report: let the next `step` return its last output, with ``finish_reason="abort"``.
+
+        Returns:
+            False if there is no such unfinished request.
         """
         request = self._requests.pop(request_id, None)
         if request is None:
@@ -123,7 +128,8 @@ class LLMEngine:
                 self.scheduler.finish(seq)
         request.times.finished_seconds = self._clock()
         self.metrics.on_finished(request)
-        self._aborted.append(request.to_output())
+        if report:
+            self._aborted.append(request.to_output())
         return True
 
     def has_unfinished_requests(self) -> bool:
@@ -190,7 +196,7 @@ class LLMEngine:
     def close(self) -> None:
         """Abort what is left and release the runner. Closing twice is harmless."""
         for request_id in list(self._requests):
-            self.abort(request_id)
+            self.abort(request_id, report=False)
         self._aborted.clear()
         if self._failure is None:
             self._failure = EngineError("it was closed")

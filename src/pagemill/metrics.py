@@ -131,6 +131,11 @@ class MetricsCollector:
             if seq.tpot_seconds is not None:
                 self.tpot_seconds.observe(seq.tpot_seconds)
 
+    @property
+    def generation_tokens_per_second(self) -> float:
+        """Generated tokens over the seconds in which steps were running."""
+        return self.num_generation_tokens / self._busy_seconds if self._busy_seconds else 0.0
+
     def stats(self) -> dict[str, Any]:
         """Everything as one dictionary of plain numbers, ready for JSON."""
         kv, scheduler = self._kv, self._scheduler
@@ -150,7 +155,7 @@ class MetricsCollector:
             "kv_usage_per_step": self.kv_usage.summary(),
             "batch_tokens_per_step": self.batch_tokens.summary(),
             "busy_seconds": busy,
-            "generation_tokens_per_second": self.num_generation_tokens / busy if busy else 0.0,
+            "generation_tokens_per_second": self.generation_tokens_per_second,
             "computed_tokens_per_second": self.num_computed_tokens / busy if busy else 0.0,
             "ttft_seconds": self.ttft_seconds.summary(),
             "tpot_seconds": self.tpot_seconds.summary(),

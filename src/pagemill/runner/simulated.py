@@ -130,8 +130,7 @@ class SimulatedRunner:
         if params.needs_penalties:
             for token_id in generated:
                 mixed = _mix(mixed, token_id)
-        token_id = self._choose(mixed, task)
-        return SampledToken(token_id, _logprobs(mixed, params.logprobs or 0))
+        return SampledToken(self._choose(mixed, task), _logprobs(mixed, params.logprobs or 0))
 
     def _choose(self, mixed: int, task: SamplingTask) -> int | None:
         """Map a hash to a token that the request's constraints allow; None if there is none."""

@@ -1,0 +1,66 @@
+"""pagemill: an inference engine for large language models that is exact and can be watched.
+
+from pagemill import LLM, SamplingParams
+
+with LLM("smollm2-135m") as llm:
+    print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].outputs[0].text)
+
+Importing this package imports no torch; `LLM` does, when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagemill.config import EngineConfig
+from pagemill.engine import LLMEngine
+from pagemill.errors import (
+    ConfigError,
+    EngineError,
+    InvalidFileError,
+    InvalidParameterError,
+    InvariantError,
+    ModelError,
+    ModelNotFoundError,
+    PagemillError,
+    RequestError,
+    RequestTooLargeError,
+    UnsupportedModelError,
+)
+from pagemill.outputs import CompletionOutput, Logprob, RequestOutput
+from pagemill.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pagemill.llm import LLM
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "ConfigError",
+    "EngineConfig",
+    "EngineError",
+    "InvalidFileError",
+    "InvalidParameterError",
+    "InvariantError",
+    "LLMEngine",
+    "Logprob",
+    "ModelError",
+    "ModelNotFoundError",
+    "PagemillError",
+    "RequestError",
+    "RequestOutput",
+    "RequestTooLargeError",
+    "SamplingParams",
+    "UnsupportedModelError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "LLM":
+        from pagemill.llm import LLM
+
+        return LLM
+    raise AttributeError(f"module 'pagemill' has no attribute {name!r}")

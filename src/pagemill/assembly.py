@@ -1,0 +1,92 @@
+"""From an `EngineConfig` to a running `LLMEngine` on the real model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from pagemill.config import EngineConfig
+from pagemill.engine import LLMEngine
+from pagemill.kvcache.sizing import PoolSize, size_pool
+from pagemill.loading.loader import LoadedModel, load_model
+from pagemill.loading.tokenizer import FileTokenizer
+from pagemill.loading.weights import Weights
+from pagemill.model_config import ModelConfig
+from pagemill.models import build_model
+from pagemill.runner.torch_runner import TorchRunner
+
+_DTYPES = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+KV_DTYPE_BYTES = 4
+"""Keys and values are kept in float32."""
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An engine and what it was built from."""
+
+    engine: LLMEngine
+    model_config: ModelConfig
+    tokenizer: FileTokenizer | None
+    pool: PoolSize
+
+
+def build_engine(config: EngineConfig, *, progress: bool = True) -> Assembly:
+    """Find and load the model, size the KV pool, and wire up an engine.
+
+    Args:
+        config: what to build.
+        progress: show progress bars, on standard error, for what takes time.
+
+    Raises:
+        ConfigError: the configuration does not fit the model or the machine.
+        ModelError: the model cannot be found, read or run.
+    """
+    torch.set_num_threads(config.num_threads or usable_processors())
+    loaded = load_model(config.model, config.tokenizer, progress=progress)
+    model_config = configure_model(config, loaded)
+    weights = Weights(loaded.weights, _DTYPES[config.dtype])
+    model = build_model(model_config, weights)
+    weights.finish()
+    pool = plan_pool(config, model_config)
+    runner = TorchRunner(
+        model, model_config, num_kv_blocks=pool.num_blocks, block_size=config.block_size
+    )
+    engine = LLMEngine(
+        config,
+        runner,
+        loaded.tokenizer,
+        num_kv_blocks=pool.num_blocks,
+        max_model_len=model_config.max_model_len,
+    )
+    return Assembly(engine, model_config, loaded.tokenizer, pool)
+
+
+def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:
+    """The checkpoint's own configuration with the user's overrides."""
+    return ModelConfig.from_hf(loaded.hf_config).with_overrides(
+        max_model_len=config.max_model_len,
+        rope_scaling=None if config.rope_scaling is None else dict(config.rope_scaling),
+    )
+
+
+def plan_pool(config: EngineConfig, model_config: ModelConfig) -> PoolSize:
+    """The size of the KV pool on this machine, as it is now."""
+    return size_pool(
+        config,
+        kv_bytes_per_token=model_config.kv_bytes_per_token(KV_DTYPE_BYTES),
+        max_model_len=model_config.max_model_len,
+    )
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,182 @@
+"""`LLM`: the offline Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from types import TracebackType
+from typing import Any, Self, cast
+
+from tqdm import tqdm
+
+from pagemill.assembly import build_engine
+from pagemill.config import DEFAULT_MODEL, EngineConfig
+from pagemill.errors import InvalidParameterError, RequestError
+from pagemill.outputs import RequestOutput
+from pagemill.sampling_params import SamplingParams
+
+Prompt = str | SequenceOf[int]
+Messages = SequenceOf[Mapping[str, Any]]
+ParamsForAll = SamplingParams | SequenceOf[SamplingParams] | None
+
+
+class LLM:
+    """A model that answers.
+
+        with LLM("smollm2-135m") as llm:
+            outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0))
+            print(outputs[0].outputs[0].text)
+
+    Args:
+        model: an alias, a ``.gguf`` file, a directory, or a hub id.
+        engine_config: any field of `EngineConfig`.
+
+    Raises:
+        ConfigError: an option is unknown or out of bounds.
+        ModelError: the model cannot be found, read or run.
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL, **engine_config: Any) -> None:
+        config = EngineConfig.from_kwargs(model=model, **engine_config)
+        assembly = build_engine(config)
+        self.engine = assembly.engine
+        self.model_config = assembly.model_config
+        self.pool = assembly.pool
+        self.tokenizer = assembly.tokenizer
+        self._num_calls = 0
+
+    def generate(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        sampling_params: ParamsForAll = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete prompts; all of them share the engine's batches.
+
+        Args:
+            prompts: a text, a list of texts, a list of token ids, or a list of those lists.
+            sampling_params: one for all, or one for each prompt; None: `SamplingParams` defaults.
+            use_tqdm: show a progress bar.
+
+        Returns:
+            One output for each prompt, in their order.
+
+        Raises:
+            RequestError: a prompt cannot be served as asked; then nothing is generated for any.
+        """
+        listed = _listed(prompts)
+        return self._run(listed, _params_for_each(sampling_params, len(listed)), use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | SequenceOf[Messages],
+        sampling_params: ParamsForAll = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or each of several, through the model's own chat template.
+
+        Args:
+            messages: ``[{"role": "user", "content": "…"}, …]``, or a list of such lists.
+            sampling_params: as for `generate`.
+            use_tqdm: show a progress bar.
+            add_generation_prompt: end the prompt where the assistant's answer begins.
+            continue_final_message: let the model go on with the last message instead.
+
+        Raises:
+            RequestError: a message is malformed, or the model has no chat template.
+        """
+        if self.tokenizer is None:
+            raise RequestError("this model has no tokenizer, so it cannot chat")
+        conversations = _conversations(messages)
+        prompts = [
+            self.tokenizer.encode_chat(
+                [dict(message) for message in conversation],
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            for conversation in conversations
+        ]
+        return self._run(prompts, _params_for_each(sampling_params, len(prompts)), use_tqdm)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and latencies since the start; see `MetricsCollector.stats`."""
+        return self.engine.metrics.stats()
+
+    def close(self) -> None:
+        """Free the model and its KV pool. Closing twice is harmless."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, prompts: SequenceOf[Prompt], params: SequenceOf[SamplingParams], use_tqdm: bool
+    ) -> list[RequestOutput]:
+        """Run requests to their end; on any failure none of them is left in the engine."""
+        self._num_calls += 1
+        ids = [f"call-{self._num_calls}-{i}" for i in range(len(prompts))]
+        try:
+            for request_id, prompt, one in zip(ids, prompts, params, strict=True):
+                self.engine.add_request(request_id, prompt, one)
+            finished = self._step_to_end(len(ids), use_tqdm)
+        except BaseException:
+            for request_id in ids:
+                self.engine.abort(request_id, report=False)
+            raise
+        return [finished[request_id] for request_id in ids]
+
+    def _step_to_end(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
+        finished: dict[str, RequestOutput] = {}
+        with tqdm(total=num_requests, desc="requests", disable=not use_tqdm) as bar:
+            while len(finished) < num_requests:
+                for output in self.engine.step():
+                    if output.finished:
+                        finished[output.request_id] = output
+                        bar.update()
+                        speed = self.engine.metrics.generation_tokens_per_second
+                        bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
+        return finished
+
+
+def _listed(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
+    """Tell one prompt from many."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, SequenceOf) or isinstance(prompts, (bytes, bytearray)):
+        rule = "must be a text, a list of texts, a list of token ids, or a list of those"
+        raise InvalidParameterError("prompts", prompts, rule)
+    if len(prompts) and not isinstance(prompts[0], (str, SequenceOf)):
+        return [cast("SequenceOf[int]", prompts)]
+    return list(cast("SequenceOf[Prompt]", prompts))
+
+
+def _conversations(messages: Messages | SequenceOf[Messages]) -> SequenceOf[Messages]:
+    """Tell one conversation from many."""
+    if not isinstance(messages, SequenceOf) or isinstance(messages, str) or not messages:
+        rule = "must be a non-empty list of messages, or a list of such lists"
+        raise InvalidParameterError("messages", messages, rule)
+    if isinstance(messages[0], Mapping):
+        return [cast("Messages", messages)]
+    return cast("SequenceOf[Messages]", messages)
+
+
+def _params_for_each(params: ParamsForAll, count: int) -> list[SamplingParams]:
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        rule = f"must be one SamplingParams, or one for each of the {count} prompts"
+        raise InvalidParameterError("sampling_params", f"{len(params)} of them", rule)
+    return list(params)
