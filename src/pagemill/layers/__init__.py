@@ -1,0 +1,1 @@
+"""The pieces that models are made of: explicit weights, calls into `pagemill.kernels`."""

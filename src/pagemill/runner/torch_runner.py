@@ -1,0 +1,46 @@
+"""Runs a model's steps with torch."""
+
+from __future__ import annotations
+
+import torch
+
+from pagemill.batch import Batch, StepResult
+from pagemill.model_config import ModelConfig
+from pagemill.models.protocol import Model
+from pagemill.runner.device_batch import DeviceBatch
+from pagemill.runner.kv_pool import KVPool
+from pagemill.sampling import sample, score
+
+
+class TorchRunner:
+    """A `pagemill.batch.ModelRunner` over a model with real weights; owns the KV pool."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        *,
+        num_kv_blocks: int,
+        block_size: int,
+        device: torch.device | None = None,
+    ) -> None:
+        self.vocab_size = config.vocab_size
+        self._model = model
+        self._device = device or torch.device("cpu")
+        self._kv = KVPool(config, num_kv_blocks, block_size, self._device)
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> StepResult:
+        """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
+        device_batch = DeviceBatch.from_batch(batch, self._device)
+        hidden = self._model.forward(device_batch, self._kv)
+        if not len(batch.logits_indices):
+            return StepResult(sampled=[], scored=[])
+        logits = self._model.compute_logits(hidden[device_batch.logits_indices])
+        return StepResult(
+            sampled=sample(logits, batch.sampling), scored=score(logits, batch.scoring)
+        )
+
+    def close(self) -> None:
+        """Release the model's weights and the KV pool."""
+        del self._model, self._kv
