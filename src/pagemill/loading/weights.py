@@ -1,0 +1,108 @@
+"""How a model's constructor gets its tensors, whatever file they lie in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, Protocol
+
+import torch
+
+from pagemill.errors import InvalidFileError, UnsupportedModelError
+from pagemill.loading.progress import Progress
+
+# Buffers that old checkpoints store beside the weights; every model computes them itself.
+_RECOMPUTED: Final = re.compile(
+    r"(^|\.)rotary_emb\.inv_freq$|^transformer\.h\.[0-9]+\.attn\.(bias|masked_bias)$"
+)
+_OUTPUT_PROJECTION: Final = "lm_head.weight"
+_MAX_NAMES_SHOWN: Final = 8
+
+
+class WeightSource(Protocol):
+    """Tensors by their canonical name: Hugging Face's, in Hugging Face's layout.
+
+    ``model.layers.0.self_attn.q_proj.weight`` is ``[out, in]`` and follows the rotate-half
+    convention of rotary positions; GPT-2's names start with ``transformer.``.
+    """
+
+    def names(self) -> Collection[str]:
+        """All canonical names."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape, without reading it."""
+        ...
+
+    def load(self, name: str) -> torch.Tensor:
+        """Read one tensor: float32, float16 or bfloat16 as stored, float32 if quantized."""
+        ...
+
+
+class Weights:
+    """Hands each tensor to a model once, checked and cast, and knows what nobody took.
+
+    Args:
+        source: where the tensors come from.
+        dtype: what `take` casts to.
+        progress: show a bar on stderr; None: if it takes time and stderr is a terminal.
+    """
+
+    def __init__(
+        self, source: WeightSource, dtype: torch.dtype, *, progress: bool | None = False
+    ) -> None:
+        self._source = source
+        self._dtype = dtype
+        self._names = frozenset(source.names())
+        self._taken: set[str] = set()
+        self._progress = Progress(
+            "loading weights", total=len(self._names), unit="tensor", show=progress
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds a tensor of this name."""
+        return name in self._names
+
+    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Read a tensor that must have ``shape``; the result is contiguous and the caller's own.
+
+        Raises `UnsupportedModelError` if it is missing and `InvalidFileError` if its shape is
+        another one; both messages name the tensor.
+        """
+        if name not in self._names:
+            raise UnsupportedModelError(
+                f"the checkpoint has no tensor {name!r} (expected shape {list(shape)}); "
+                "it belongs to another variant of this architecture, or is incomplete"
+            )
+        stored_shape = self._source.shape(name)
+        if stored_shape != tuple(shape):
+            raise InvalidFileError(
+                f"tensor {name!r} has shape {list(stored_shape)}, but the model's configuration "
+                f"asks for {list(shape)}"
+            )
+        tensor = self._source.load(name).to(self._dtype).contiguous()
+        if name not in self._taken:
+            self._taken.add(name)
+            self._progress.advance(1)
+        return tensor
+
+    def finish(self) -> None:
+        """Refuse tensors that the model did not take: it would compute something else.
+
+        An output projection beside tied embeddings repeats them, and rotary frequencies and
+        attention masks are computed; these may be left.
+        """
+        self._progress.close()
+        left = sorted(
+            name
+            for name in self._names - self._taken
+            if name != _OUTPUT_PROJECTION and not _RECOMPUTED.search(name)
+        )
+        if left:
+            shown = ", ".join(left[:_MAX_NAMES_SHOWN])
+            if len(left) > _MAX_NAMES_SHOWN:
+                shown += f" and {len(left) - _MAX_NAMES_SHOWN} more"
+            raise UnsupportedModelError(
+                f"the checkpoint holds {len(left)} tensor(s) that this architecture does not use: "
+                f"{shown}"
+            )
