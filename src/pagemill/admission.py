@@ -11,9 +11,9 @@ import numpy as np
 
 from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
 from pagemill.request import Request, RequestTimes, Sequence
+from pagemill.sampling.philox import derive_request_seed, derive_seed
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.scheduler import Scheduler
-from pagemill.seeds import derive_seed, seed_for_arrival
 from pagemill.text.detokenizer import IncrementalDetokenizer
 from pagemill.text.tokenizer_protocol import Tokenizer
 
@@ -151,7 +151,7 @@ class Admission:
         params = request.params
         seed = params.seed
         if seed is None:
-            seed = seed_for_arrival(self._engine_seed, self._num_arrivals)
+            seed = derive_request_seed(self._engine_seed, self._num_arrivals)
         self._num_arrivals += 1
         for index in range(params.n):
             request.sequences.append(

@@ -93,11 +93,10 @@ class EngineConfig:
         _choice("device", self.device, ("auto", "cpu"))
         _choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "float32"))
         _choice("preemption_mode", self.preemption_mode, ("recompute",))
-        if isinstance(self.scheduling_policy, str):
+        if not all(callable(getattr(self.scheduling_policy, m, None)) for m in ("rank", "check")):
             _choice("scheduling_policy", self.scheduling_policy, POLICIES)
-        for name in ("model", "tokenizer"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
+        for name, value in (("model", self.model), ("tokenizer", self.tokenizer or "its own")):
+            if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a non-empty text, got {value!r}")
         for name in ("num_threads", "max_model_len", "num_kv_blocks"):
             if getattr(self, name) is not None:

@@ -1,0 +1,172 @@
+"""Whatever the schedule, a request's tokens and log-probabilities are those of the request alone.
+
+Random arrivals, aborts, budgets, pools, policies; the audit runs after every step. The simulated
+runner's tokens depend on every slot that a block table names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagemill import RequestOutput, RequestTooLargeError, SamplingParams
+from pagemill.engine import LLMEngine
+from tests.core_helpers import ByteTokenizer, alone, assert_idle, prompt_of, simulated_engine
+
+FIRED: Counter[str | None] = Counter()
+"""What happened in the examples of one run."""
+BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at_step: int
+    prompt: list[int]
+    params: SamplingParams
+    priority: int
+    abort_after: int | None
+
+
+def sampling_params() -> st.SearchStrategy[SamplingParams]:
+    return st.builds(
+        lambda temperature, seed, n, max_tokens, stop, penalty, logprobs, prompt_logprobs, end: (
+            SamplingParams(
+                temperature=temperature,
+                seed=seed,
+                n=n,
+                max_tokens=max_tokens,
+                min_tokens=min(2, max_tokens),
+                stop=stop,
+                stop_token_ids=end,
+                frequency_penalty=penalty,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+            )
+        ),
+        temperature=st.sampled_from([0.0, 1.0]),
+        seed=st.integers(0, 2**64 - 1),
+        n=st.integers(1, 3),
+        max_tokens=st.integers(1, 40),
+        stop=st.sampled_from([(), ("a",), ("\x07b", "q")]),
+        penalty=st.sampled_from([0.0, 0.5]),
+        logprobs=st.sampled_from([None, 0, 2]),
+        prompt_logprobs=st.sampled_from([None, 1]),
+        end=st.sampled_from([(), (1, 2, 3, 4, 5, 6, 7, 8)]),
+    )
+
+
+def arrivals() -> st.SearchStrategy[list[Arrival]]:
+    one = st.builds(
+        Arrival,
+        at_step=st.integers(0, 25),
+        prompt=st.builds(
+            lambda n, start: [t % 258 for t in prompt_of(n, start)],
+            st.integers(1, 60),
+            st.integers(0, 3),
+        ),
+        params=sampling_params(),
+        priority=st.integers(-2, 2),
+        abort_after=st.none() | st.integers(0, 30),
+    )
+    return st.lists(one, min_size=1, max_size=8)
+
+
+@given(
+    arrivals=arrivals(),
+    block_size=BLOCK_SIZES,
+    pool_tokens=st.integers(16, 400),
+    budget=st.integers(1, 96),
+    max_num_seqs=st.integers(1, 8),
+    policy=st.sampled_from(["fcfs", "priority"]),
+)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def check_one_schedule(
+    arrivals: list[Arrival],
+    block_size: int,
+    pool_tokens: int,
+    budget: int,
+    max_num_seqs: int,
+    policy: str,
+) -> None:
+    engine = simulated_engine(
+        num_kv_blocks=max(pool_tokens // block_size, 1),
+        block_size=block_size,
+        tokenizer=ByteTokenizer(),
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        scheduling_policy=policy,
+    )
+    outputs, refused = drive(engine, arrivals, use_priority=policy == "priority")
+    assert_idle(engine)
+    count_events(engine, outputs, refused)
+    for i, arrival in enumerate(arrivals):
+        if i in refused:
+            needed = len(arrival.prompt) + (arrival.params.max_tokens or 0) - 1
+            assert needed > engine.kv.num_blocks * block_size - block_size
+        elif f"{i}" in outputs:
+            assert_same(outputs[f"{i}"], arrival)
+        else:
+            assert arrival.abort_after == 0
+
+
+def test_every_schedule_gives_each_request_what_it_gives_alone() -> None:
+    FIRED.clear()
+    check_one_schedule()
+    # Without these the property would say little.
+    for what in ("preempted", "refused", "stop", "length", "abort"):
+        assert FIRED[what] >= 20, (what, FIRED)
+
+
+def drive(
+    engine: LLMEngine, arrivals: list[Arrival], *, use_priority: bool
+) -> tuple[dict[str, RequestOutput], set[int]]:
+    """Add and abort on schedule; the last output of each request, and who was refused."""
+    outputs: dict[str, RequestOutput] = {}
+    refused: set[int] = set()
+    step = 0
+    while step <= 26 or engine.has_unfinished_requests():
+        for i, arrival in enumerate(arrivals):
+            if arrival.at_step == step:
+                priority = arrival.priority if use_priority else 0
+                try:
+                    engine.add_request(f"{i}", arrival.prompt, arrival.params, priority)
+                except RequestTooLargeError:
+                    refused.add(i)
+            if arrival.abort_after is not None and arrival.at_step + arrival.abort_after == step:
+                engine.abort(f"{i}")
+        for output in engine.step():
+            outputs[output.request_id] = output
+        step += 1
+        assert step < 20_000, "the engine does not advance"
+    return outputs, refused
+
+
+def assert_same(output: RequestOutput, arrival: Arrival) -> None:
+    """Equal to the request alone; an aborted one is a prefix of it."""
+    expected = alone(
+        arrival.prompt,
+        arrival.params,
+        tokenizer=ByteTokenizer(),
+        block_size=16,
+    )
+    assert output.finished
+    for ours, theirs in zip(output.outputs, expected.outputs, strict=True):
+        length = len(ours.token_ids)
+        assert ours.token_ids == theirs.token_ids[:length]
+        if ours.logprobs is not None and theirs.logprobs is not None:
+            assert ours.logprobs == theirs.logprobs[:length]
+        if ours.finish_reason != "abort":
+            assert ours == theirs
+    if all(completion.finish_reason != "abort" for completion in output.outputs):
+        assert output.prompt_logprobs == expected.prompt_logprobs
+
+
+def count_events(engine: LLMEngine, outputs: dict[str, RequestOutput], refused: set[int]) -> None:
+    """That the cases of interest occur."""
+    FIRED["preempted"] += engine.metrics.num_preemptions_recompute
+    FIRED["refused"] += len(refused)
+    for output in outputs.values():
+        FIRED.update(completion.finish_reason for completion in output.outputs)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pagemill import ConfigError, EngineConfig
+from pagemill.config import parse_bytes
+
+FIELDS = (
+    "model tokenizer dtype quantization device num_threads max_model_len rope_scaling block_size "
+    "num_kv_blocks kv_cache_memory kv_cache_dtype max_num_seqs max_num_batched_tokens "
+    "scheduling_policy enable_prefix_caching preemption_mode swap_space swap_path speculative "
+    "tensor_parallel_size gpu_memory_utilization enforce_eager deterministic seed check_invariants"
+)
+
+
+def test_the_field_names_are_the_published_ones() -> None:
+    assert [f.name for f in dataclasses.fields(EngineConfig)] == FIELDS.split()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("quantization", "int8"),
+        ("device", "cuda"),
+        ("kv_cache_dtype", "int8"),
+        ("enable_prefix_caching", True),
+        ("preemption_mode", "swap"),
+        ("swap_space", "4GiB"),
+        ("swap_path", "file"),
+        ("speculative", {"method": "ngram"}),
+        ("tensor_parallel_size", 2),
+        ("gpu_memory_utilization", 0.9),
+        ("enforce_eager", True),
+        ("deterministic", True),
+        ("scheduling_policy", "deadline"),
+    ],
+)
+def test_what_this_version_lacks_is_refused_by_name_and_value(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field) as error:
+        EngineConfig.from_kwargs(**{field: value})
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("block_size", 0),
+        ("block_size", 1025),
+        ("block_size", True),
+        ("block_size", 16.0),
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", -1),
+        ("num_kv_blocks", 0),
+        ("max_model_len", "8k"),
+        ("num_threads", 0),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("dtype", "float8"),
+        ("model", ""),
+        ("model", None),
+        ("rope_scaling", "ntk"),
+        ("kv_cache_memory", "lots"),
+        ("kv_cache_memory", -5),
+        ("kv_cache_memory", 0),
+        ("check_invariants", "yes"),
+        ("scheduling_policy", "fifo"),
+        ("scheduling_policy", 3),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_name_and_value(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field) as error:
+        EngineConfig.from_kwargs(**{field: value})
+    assert repr(value) in str(error.value)
+
+
+def test_an_unknown_option_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'max_num_seqs'"):
+        EngineConfig.from_kwargs(max_num_seq=4)
+
+
+def test_two_ways_to_size_the_pool_are_refused_together() -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        EngineConfig(num_kv_blocks=4, kv_cache_memory="1GiB")
+
+
+def test_sizes_may_be_written_with_units() -> None:
+    assert parse_bytes("x", 5) == 5
+    assert parse_bytes("x", "1.5 KiB") == 1536
+    assert parse_bytes("x", "2GB") == 2 * 10**9
+    assert parse_bytes("x", "2gib") == 2**31
+    assert EngineConfig(kv_cache_memory="1MiB").kv_cache_memory == 2**20
+
+
+def test_a_configuration_cannot_be_changed_through_what_it_was_built_from() -> None:
+    scaling = {"rope_type": "ntk", "factor": 4.0}
+    config = EngineConfig(rope_scaling=scaling)
+    scaling["factor"] = 8.0
+    assert config.rope_scaling == {"rope_type": "ntk", "factor": 4.0}
