@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagemill import InvalidParameterError, RequestTooLargeError, SamplingParams
+from pagemill import InvalidParameterError, RequestOutput, RequestTooLargeError, SamplingParams
 from pagemill.engine import LLMEngine
 from pagemill.request import SequenceStatus
 from pagemill.scheduler.policy import PriorityPolicy
@@ -124,7 +124,7 @@ def test_n_samples_finish_on_a_tiny_pool_under_forced_preemption_with_the_same_t
     for every in (2, 3, 7):
         engine = simulated_engine(num_kv_blocks=9, max_num_batched_tokens=16)
         engine.add_request("r", prompt_of(25), params)
-        outputs = {}
+        outputs: dict[str, RequestOutput] = {}
         for step in range(5000):
             if not engine.has_unfinished_requests():
                 break

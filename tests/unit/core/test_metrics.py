@@ -38,6 +38,7 @@ def test_waiting_counts_in_queue_time_and_ttft() -> None:
         engine.add_request(name, prompt_of(10), SamplingParams(max_tokens=10))
     outputs = run_to_end(engine)
     first, second = outputs["a"].metrics, outputs["b"].metrics
+    assert first.ttft_seconds is not None
     assert first.queue_seconds == 0
     assert second.queue_seconds == first.e2e_seconds
     assert second.ttft_seconds == pytest.approx(2 * first.ttft_seconds + 9 * (STEP + TOKEN))
