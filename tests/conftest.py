@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from pagemill.loading.sources import resolve_model
-
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """SmolLM2 135M Instruct, a GGUF file of 4-bit and 8-bit weights."""
+    from pagemill.loading.sources import resolve_model
+
     return resolve_model("smollm2-135m")
 
 
 @pytest.fixture(scope="session")
 def gemma3_path() -> Path:
     """Gemma 3 270M (base), a GGUF file with 4-, 5-, 6- and 8-bit weights."""
+    from pagemill.loading.sources import resolve_model
+
     return resolve_model("gemma3-270m")
