@@ -12,6 +12,11 @@ _DELAY_SECONDS: Final = 0.7
 """What is done sooner shows no bar."""
 
 
+def is_shown(show: bool | None) -> bool:
+    """Whether to show bars: as asked for, else if stderr is a terminal."""
+    return sys.stderr.isatty() if show is None else show
+
+
 class Progress:
     """A bar that appears on stderr once the work has taken a moment.
 
@@ -23,8 +28,6 @@ class Progress:
     """
 
     def __init__(self, what: str, *, total: int, unit: str = "B", show: bool | None = None) -> None:
-        if show is None:
-            show = sys.stderr.isatty()
         self._total = total
         self._bar = tqdm(
             desc=what,
@@ -34,7 +37,7 @@ class Progress:
             delay=_DELAY_SECONDS,
             leave=False,
             file=sys.stderr,
-            disable=not show,
+            disable=not is_shown(show),
         )
 
     def advance(self, count: int) -> None:

@@ -8,7 +8,19 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
-from gguf_builder import ARRAY, BOOL, F32, F64, STRING, U8, U32, U64, GGUFBuilder, array, value
+from tests.unit.loading.gguf_builder import (
+    ARRAY,
+    BOOL,
+    F32,
+    F64,
+    STRING,
+    U8,
+    U32,
+    U64,
+    GGUFBuilder,
+    array,
+    value,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

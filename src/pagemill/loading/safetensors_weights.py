@@ -1,0 +1,162 @@
+"""A directory of safetensors files as a `WeightSource`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pagemill.errors import InvalidFileError, ModelNotFoundError, UnsupportedModelError
+from pagemill.loading.hf_directory import read_json_object
+
+SINGLE_FILE: Final = "model.safetensors"
+INDEX_FILE: Final = "model.safetensors.index.json"
+
+_PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
+_DTYPES: Final = ("F32", "F16", "BF16")
+
+# Multimodal Gemma 3: the text model inside the whole, in its older and newer spelling …
+_GEMMA3_TEXT_PREFIXES: Final = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+}
+# … and what sees images, which is not run.
+_GEMMA3_VISION_PREFIXES: Final = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+)
+# A checkpoint saved from the model without its output projection has no prefix.
+_BARE_PREFIXES: Final = {
+    "gpt2": (("h.", "wte.", "wpe.", "ln_f."), "transformer."),
+    "other": (("layers.", "embed_tokens.", "norm."), "model."),
+}
+
+
+def canonical_name(stored: str, model_type: str) -> str | None:
+    """The name that models ask for; None for a tensor that is left out on purpose."""
+    if model_type == "gemma3_text":
+        if stored.startswith(_GEMMA3_VISION_PREFIXES):
+            return None
+        for prefix, replacement in _GEMMA3_TEXT_PREFIXES.items():
+            if stored.startswith(prefix):
+                return replacement + stored.removeprefix(prefix)
+    bare, prefix = _BARE_PREFIXES["gpt2" if model_type == "gpt2" else "other"]
+    return prefix + stored if stored.startswith(bare) else stored
+
+
+class SafetensorsWeights:
+    """The tensors of ``model.safetensors``, or of the shards that its index names.
+
+    Args:
+        directory: where the files lie.
+        model_type: the configuration's; tells which prefixes tensor names may have.
+
+    Raises `ModelNotFoundError` if a file is missing, `UnsupportedModelError` if there are only
+    pickle files, `InvalidFileError` if files or their index are damaged or disagree.
+    """
+
+    def __init__(self, directory: Path, model_type: str) -> None:
+        self._directory = directory
+        self._tensors: dict[str, tuple[Any, str, Path]] = {}  # handle, stored name, file
+        if (directory / SINGLE_FILE).is_file():
+            self._add_file(SINGLE_FILE, None, model_type)
+        elif (directory / INDEX_FILE).is_file():
+            for file_name, names in self._read_index().items():
+                self._add_file(file_name, names, model_type)
+        else:
+            raise _no_weights(directory)
+
+    def names(self) -> Collection[str]:
+        """All canonical names."""
+        return self._tensors.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the tensor's shape, without reading it."""
+        handle, stored, _ = self._tensors[name]
+        return tuple(handle.get_slice(stored).get_shape())
+
+    def load(self, name: str) -> torch.Tensor:
+        """Read one tensor as stored: float32, float16 or bfloat16."""
+        handle, stored, path = self._tensors[name]
+        dtype = handle.get_slice(stored).get_dtype()
+        if dtype not in _DTYPES:
+            raise UnsupportedModelError(
+                f"{path}: tensor {stored!r} has type {dtype}, which is not supported; "
+                f"supported are {', '.join(_DTYPES)}"
+            )
+        tensor: torch.Tensor = handle.get_tensor(stored)
+        return tensor
+
+    def _read_index(self) -> dict[str, set[str]]:
+        """Read which tensors lie in which file of this directory."""
+        path = self._directory / INDEX_FILE
+        weight_map = read_json_object(path).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise InvalidFileError(f"{path}: weight_map is missing, empty or not an object")
+        files: dict[str, set[str]] = {}
+        for tensor_name, file_name in weight_map.items():
+            # By name only: a shard may well be a symbolic link to elsewhere (the hub's cache).
+            if (
+                not isinstance(file_name, str)
+                or not file_name.endswith(".safetensors")
+                or any(separator in file_name for separator in "/\\:\0")
+            ):
+                raise InvalidFileError(
+                    f"{path}: tensor {tensor_name!r} is said to lie in {file_name!r}, which is not "
+                    "the name of a .safetensors file in this directory"
+                )
+            files.setdefault(file_name, set()).add(tensor_name)
+        return files
+
+    def _add_file(self, file_name: str, indexed: set[str] | None, model_type: str) -> None:
+        path = self._directory / file_name
+        handle, stored_names = _open(path)
+        if indexed is not None and indexed != set(stored_names):
+            missing, unlisted = indexed - set(stored_names), set(stored_names) - indexed
+            what = f"lacks tensor {min(missing)!r}" if missing else f"holds {min(unlisted)!r} too"
+            raise InvalidFileError(f"{path}: {what}, against {INDEX_FILE}")
+        for stored in stored_names:
+            name = canonical_name(stored, model_type)
+            if name is None:
+                continue
+            if name in self._tensors:
+                _, other, other_path = self._tensors[name]
+                raise InvalidFileError(
+                    f"{path}: tensor {stored!r} is {name!r} twice; the other is {other!r} in "
+                    f"{other_path.name}"
+                )
+            self._tensors[name] = (handle, stored, path)
+
+
+def _open(path: Path) -> tuple[Any, list[str]]:
+    try:
+        handle: Any = safe_open(path, framework="pt")
+        return handle, list(handle.keys())
+    except FileNotFoundError:
+        raise ModelNotFoundError(
+            f"{path}: no such file, though {INDEX_FILE} names it: the download is incomplete"
+        ) from None
+    except SafetensorError as error:
+        raise InvalidFileError(f"{path}: not a valid safetensors file: {error}") from error
+    except OSError as error:
+        raise ModelNotFoundError(f"{path}: cannot be read: {error}") from error
+
+
+def _no_weights(directory: Path) -> ModelNotFoundError | UnsupportedModelError:
+    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in _PICKLE_SUFFIXES)
+    if pickles:
+        return UnsupportedModelError(
+            f"{directory}: the weights are pickle files ({pickles[0]}), and loading a pickle runs "
+            "code that it contains; convert them to safetensors, or get a model that has them"
+        )
+    others = sorted(p.name for p in directory.iterdir() if p.suffix in (".gguf", ".safetensors"))
+    hint = f"; it holds {', '.join(others[:5])}" if others else ""
+    return ModelNotFoundError(
+        f"{directory}: no {SINGLE_FILE} and no {INDEX_FILE} in this directory{hint}"
+    )
