@@ -1,0 +1,15 @@
+"""The command line: ``pagemill generate``, ``pagemill chat``, ``pagemill info``.
+
+    app        parse, run, turn what happened into an exit code and a line on standard error
+    options    the options that commands share
+    prompts    what the user asked for, as jobs
+    streaming  run jobs on an engine, tell a listener            (no input or output of its own)
+    writers    listeners: text as it comes, JSON lines, a bar
+
+Answers go to standard output and everything else to standard error. Importing this package, and
+showing help, imports no torch.
+"""
+
+from pagemill.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,248 @@
+"""The ``pagemill`` command: parse, run, and turn what happened into an exit code.
+
+    0    done
+    1    the model or the engine failed
+    2    the command line, the configuration or a request cannot work
+    130  Ctrl-C
+    141  nobody reads standard output any more (``| head``)
+
+Parsing and running are apart: a command's function checks its options and returns what is to be
+run, so that nothing that happens while running is taken for a usage error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple
+
+import typer
+
+from pagemill import __version__
+from pagemill.cli.options import (
+    DebugOption,
+    EngineOptions,
+    ModelArgument,
+    ModelOption,
+    SamplingOptions,
+    expand_options,
+)
+from pagemill.config import DEFAULT_MODEL
+from pagemill.errors import ConfigError, PagemillError, RequestError
+
+EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 1, 2, 130, 141
+
+
+class Parsed(NamedTuple):
+    """A command whose options are known."""
+
+    run: Callable[[], int]
+    """Does the work; returns the exit code."""
+    debug: bool
+    """Whether an error shows its traceback."""
+
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""typer exports only this one subclass of the error for a wrong command line."""
+
+app = typer.Typer(
+    name="pagemill",
+    help="Run large language models: exact, watchable, on this machine.",
+    epilog='Try: pagemill generate -p "The capital of France is"',
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Run large language models: exact, watchable, on this machine."""
+    if version:
+        typer.echo(f"pagemill {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@app.command()
+@expand_options
+def generate(
+    sampling: SamplingOptions,
+    engine: EngineOptions,
+    model: ModelOption = DEFAULT_MODEL,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--prompt", help="A prompt; may be given again.", metavar="TEXT"),
+    ] = None,
+    prompts_file: Annotated[
+        str | None,
+        typer.Option(
+            "--prompts-file",
+            help='One prompt a line, or JSON lines with a "prompt" and sampling fields; - reads '
+            "standard input.",
+            metavar="FILE",
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "--n", help="Answers to each prompt.", metavar="N", rich_help_panel="Sampling"
+        ),
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs",
+            help="With --json: log-probabilities of the N likeliest tokens and the chosen one.",
+            metavar="N",
+            rich_help_panel="Sampling",
+        ),
+    ] = None,
+    echo: Annotated[bool, typer.Option("--echo", help="Repeat the prompt first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Show speed, latencies and memory in the end.")
+    ] = False,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Complete prompts.
+
+    Takes the most likely tokens (temperature 0) and stops after 256, unless told otherwise.
+    """
+    from pagemill.cli.generate import GenerateCommand
+
+    fields = sampling.given()
+    if n is not None:
+        fields["n"] = n
+    if logprobs is not None:
+        fields["logprobs"] = logprobs
+        if not as_json:
+            raise ConfigError("--logprobs is shown with --json only; add --json")
+    command = GenerateCommand(
+        config=engine.config(model),
+        texts=prompt or (),
+        prompts_file=prompts_file,
+        sampling=fields,
+        echo=echo,
+        as_json=as_json,
+        show_stats=stats,
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options
+def chat(
+    sampling: SamplingOptions,
+    engine: EngineOptions,
+    model: ModelOption = DEFAULT_MODEL,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="How the model is to behave.", metavar="TEXT"),
+    ] = None,
+    once: Annotated[
+        str | None,
+        typer.Option("--once", help="Answer this message only, and leave.", metavar="TEXT"),
+    ] = None,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Talk with the model. Without a terminal: one message a line from standard input.
+
+    Draws with temperature 0.2 and top_p 0.9, unless told otherwise.
+    """
+    from pagemill.cli.chat import ChatCommand
+
+    command = ChatCommand(
+        config=engine.config(model), sampling=sampling.given(), system=system, once=once
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options
+def info(
+    engine: EngineOptions,
+    model: ModelArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Show what would run: the model, the kernels, the memory, how many blocks fit."""
+    from pagemill.cli.info import InfoCommand
+
+    config = engine.config(model or DEFAULT_MODEL)
+    return Parsed(InfoCommand(config=config, is_default=model is None, as_json=as_json), debug)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (of this process by default); returns the exit code."""
+    debug = os.environ.get("PAGEMILL_DEBUG", "0") not in ("", "0")
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal cannot show is no reason to stop
+            stream.reconfigure(errors="replace")
+    try:
+        parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+        if isinstance(parsed, int):
+            code = parsed
+        else:
+            debug = debug or parsed.debug
+            code = parsed.run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("\n" if sys.stderr.isatty() else "")
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        code = EXIT_CLOSED_PIPE
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
+            _drop_stdout()
+        code = _report(error, debug)
+    return code
+
+
+def _parse(arguments: Sequence[str]) -> Parsed | int:
+    """The command to run; an exit code if there is nothing to run (``--help``, ``--version``)."""
+    parsed: Parsed | int = typer.main.get_command(app).main(
+        args=list(arguments), prog_name="pagemill", standalone_mode=False
+    )
+    return parsed
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Say in one line what went wrong; returns the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, UsageError):
+        message = getattr(error, "format_message", error.__str__)().rstrip(".")
+        context = getattr(error, "ctx", None)
+        command = "pagemill" if context is None else context.command_path
+        return _fail(f"{message} (see {command} --help)", EXIT_USAGE)
+    if isinstance(error, (ConfigError, RequestError)):
+        return _fail(str(error), EXIT_USAGE)
+    if isinstance(error, PagemillError):
+        return _fail(str(error), EXIT_FAILURE)
+    if isinstance(error, MemoryError):
+        return _fail("out of memory; lower --kv-cache-memory or --max-model-len", EXIT_FAILURE)
+    hint = "" if debug else "; this should not happen, --debug shows where it did"
+    return _fail(f"unexpected {type(error).__name__}: {error}{hint}", EXIT_FAILURE)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    print(f"pagemill: error: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    return code
+
+
+def _drop_stdout() -> None:
+    """Point standard output at nothing, so that Python's own flush at exit finds no fault."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())

@@ -1,0 +1,139 @@
+"""The facts that ``pagemill info`` shows. Imports torch and reads headers, no weights."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from pagemill import __version__, kernels
+from pagemill.assembly import KV_DTYPE_BYTES, configure_model, usable_processors
+from pagemill.config import EngineConfig
+from pagemill.kvcache.manager import blocks_for_tokens
+from pagemill.kvcache.sizing import free_memory_bytes, size_pool
+from pagemill.loading.aliases import ALIASES
+from pagemill.loading.gguf_weights import GGUFWeights
+from pagemill.loading.loader import LoadedModel, load_model
+from pagemill.model_config import ModelConfig
+from pagemill.rope_config import RopeConfig
+
+Section = dict[str, Any]
+
+_WEIGHT_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def describe_environment(config: EngineConfig) -> Section:
+    """What is the same for every model."""
+    num_threads = config.num_threads or usable_processors()
+    torch.set_num_threads(num_threads)  # as an engine would, so that the kernels tell the truth
+    return {
+        "pagemill": __version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "torch": torch.__version__,
+        "device": "cpu",
+        "kernels": kernels.description(),
+        "num_threads": num_threads,
+        "processors": os.cpu_count(),
+        "free_memory_bytes": free_memory_bytes(),
+        "model_aliases": sorted(ALIASES),
+    }
+
+
+def describe_model(config: EngineConfig) -> dict[str, Section]:
+    """Sections ``model``, ``weights`` and ``kv_pool``.
+
+    Raises:
+        ModelError: there is no such model, or it cannot be run.
+        ConfigError: the configuration does not fit it.
+    """
+    loaded = load_model(config.model, config.tokenizer)
+    model_config = configure_model(config, loaded)
+    weights = _weights(loaded, config)
+    return {
+        "model": _model(loaded, model_config),
+        "weights": weights,
+        "kv_pool": _pool(config, model_config, weights["memory_bytes"]),
+    }
+
+
+def _model(loaded: LoadedModel, config: ModelConfig) -> Section:
+    tokenizer = loaded.tokenizer
+    return {
+        "name": loaded.name,
+        "path": str(loaded.source_path),
+        "architecture": config.architecture,
+        "num_parameters": config.num_parameters,
+        "num_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocab_size,
+        "max_model_len": config.max_model_len,
+        "trained_len": config.max_position_embeddings,
+        "sliding_window": min((w for w in config.sliding_windows if w is not None), default=None),
+        "rope": _rope(config.rope),
+        "local_rope": _rope(config.local_rope),
+        "has_tokenizer": tokenizer is not None,
+        "has_chat_template": tokenizer is not None and tokenizer.chat_template is not None,
+    }
+
+
+def _rope(rope: RopeConfig | None) -> Section | None:
+    if rope is None:
+        return None
+    return {"rope_type": rope.rope_type, "theta": rope.theta, "factor": rope.factor}
+
+
+def _weights(loaded: LoadedModel, config: EngineConfig) -> Section:
+    weights = loaded.weights
+    num_values = sum(math.prod(weights.shape(name)) for name in weights.names())
+    types, stored_bytes = _stored(loaded)
+    return {
+        "stored_as": dict(types.most_common()),
+        "stored_bytes": stored_bytes,
+        "dtype": "float32" if config.dtype == "auto" else config.dtype,
+        "memory_bytes": num_values * _WEIGHT_BYTES[config.dtype],
+    }
+
+
+def _stored(loaded: LoadedModel) -> tuple[Counter[str], int]:
+    """How many tensors there are of each file type, and the bytes of all files."""
+    if isinstance(loaded.weights, GGUFWeights):
+        file = loaded.weights.file
+        types = Counter(tensor.type.name for tensor in file.tensors.values())
+        return types, file.path.stat().st_size
+    types, num_bytes = Counter[str](), 0
+    for path in sorted(Path(loaded.source_path).glob("*.safetensors")):
+        num_bytes += path.stat().st_size
+        with safe_open(path, framework="pt") as opened:
+            types.update(opened.get_slice(name).get_dtype() for name in opened.keys())  # noqa: SIM118
+    return types, num_bytes
+
+
+def _pool(config: EngineConfig, model_config: ModelConfig, weight_bytes: int) -> Section:
+    """The KV pool as it would be once the weights are in memory."""
+    bytes_per_token = model_config.kv_bytes_per_token(KV_DTYPE_BYTES)
+    pool = size_pool(
+        config,
+        kv_bytes_per_token=bytes_per_token,
+        max_model_len=model_config.max_model_len,
+        free_bytes=max(free_memory_bytes() - weight_bytes, 0),
+    )
+    longest = blocks_for_tokens(model_config.max_model_len, config.block_size)
+    return {
+        "bytes_per_token": bytes_per_token,
+        "block_size_tokens": config.block_size,
+        "block_bytes": pool.block_bytes,
+        "num_blocks": pool.num_blocks,
+        "num_tokens": pool.num_blocks * config.block_size,
+        "total_bytes": pool.total_bytes,
+        "decided_by": pool.reason,
+        "longest_sequences_that_fit": pool.num_blocks / longest,
+    }
