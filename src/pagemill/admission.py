@@ -26,6 +26,7 @@ class Admission:
         tokenizer: None if prompts come as token ids only.
         vocab_size: token ids are below this.
         max_model_len: longest prompt + output, in tokens.
+        eos_token_ids: what ends a sequence unless it is ignored.
         engine_seed: key of the streams of requests without a seed.
     """
 
@@ -36,12 +37,14 @@ class Admission:
         *,
         vocab_size: int,
         max_model_len: int,
+        eos_token_ids: frozenset[int],
         engine_seed: int,
     ) -> None:
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._eos_token_ids = eos_token_ids
         self._engine_seed = engine_seed
         self._num_arrivals = 0
         self._next_seq_id = 0
@@ -142,10 +145,8 @@ class Admission:
         return limit_for_min
 
     def _end_token_ids(self, params: SamplingParams) -> frozenset[int]:
-        end_ids = frozenset(params.stop_token_ids)
-        if self._tokenizer is not None and not params.ignore_eos:
-            end_ids |= self._tokenizer.eos_token_ids
-        return end_ids
+        asked_for = frozenset(params.stop_token_ids)
+        return asked_for if params.ignore_eos else asked_for | self._eos_token_ids
 
     def _add_sequences(self, request: Request) -> None:
         params = request.params

@@ -37,12 +37,12 @@ class Assembly:
     pool: PoolSize
 
 
-def build_engine(config: EngineConfig, *, progress: bool = True) -> Assembly:
+def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assembly:
     """Find and load the model, size the KV pool, and wire up an engine.
 
     Args:
         config: what to build.
-        progress: show progress bars, on standard error, for what takes time.
+        progress: show bars, on standard error, for what takes time; None: if it is a terminal.
 
     Raises:
         ConfigError: the configuration does not fit the model or the machine.
@@ -51,7 +51,7 @@ def build_engine(config: EngineConfig, *, progress: bool = True) -> Assembly:
     torch.set_num_threads(config.num_threads or usable_processors())
     loaded = load_model(config.model, config.tokenizer, progress=progress)
     model_config = configure_model(config, loaded)
-    weights = Weights(loaded.weights, _DTYPES[config.dtype])
+    weights = Weights(loaded.weights, _DTYPES[config.dtype], progress=progress)
     model = build_model(model_config, weights)
     weights.finish()
     pool = plan_pool(config, model_config)
@@ -64,8 +64,18 @@ def build_engine(config: EngineConfig, *, progress: bool = True) -> Assembly:
         loaded.tokenizer,
         num_kv_blocks=pool.num_blocks,
         max_model_len=model_config.max_model_len,
+        eos_token_ids=_eos_token_ids(loaded),
     )
     return Assembly(engine, model_config, loaded.tokenizer, pool)
+
+
+def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:
+    """What ends a sequence: the tokenizer's ids, or without one the generation settings'."""
+    if loaded.tokenizer is not None:
+        return loaded.tokenizer.eos_token_ids
+    eos = loaded.generation_config.get("eos_token_id", loaded.hf_config.get("eos_token_id"))
+    ids = eos if isinstance(eos, list) else [eos]
+    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
 
 
 def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:

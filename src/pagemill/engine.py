@@ -40,6 +40,7 @@ class LLMEngine:
         tokenizer: None if all prompts come as token ids and no text is wanted.
         num_kv_blocks: blocks in the runner's pool.
         max_model_len: longest prompt + output of one sequence, in tokens.
+        eos_token_ids: what ends a sequence unless ignored; None: the tokenizer's.
         clock: monotonic seconds; a virtual one in simulations.
     """
 
@@ -51,6 +52,7 @@ class LLMEngine:
         *,
         num_kv_blocks: int,
         max_model_len: int,
+        eos_token_ids: frozenset[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -66,11 +68,14 @@ class LLMEngine:
         )
         self.metrics = MetricsCollector(self.kv, self.scheduler, clock)
         self._clock = clock
+        if eos_token_ids is None:
+            eos_token_ids = frozenset() if tokenizer is None else tokenizer.eos_token_ids
         self._admission = Admission(
             self.scheduler,
             tokenizer,
             vocab_size=runner.vocab_size,
             max_model_len=max_model_len,
+            eos_token_ids=eos_token_ids,
             engine_seed=config.seed,
         )
         self._processor = TokenProcessor(tokenizer, self.metrics)
