@@ -21,7 +21,8 @@ from pagemill.kernels.reference import soft_cap as cap_scores
 TILE_TOKENS = 256
 _CHUNK_ROWS = 256
 """Query rows of one sequence that are computed at a time; bounds the memory for scores."""
-_ROW_MULTIPLE = 8  # as in reference.linear
+_ROW_MULTIPLE = 8  # as in reference.linear; a narrow product (few columns) is a case of its own too
+_COLUMN_MULTIPLE = 16
 _LOWEST = -1e30
 """Below every score, yet finite: minus infinity minus itself would not be a number."""
 
@@ -127,7 +128,7 @@ def _attend(
 
     peak = query.new_full((*query.shape[:3], 1), _LOWEST)
     total = torch.zeros_like(peak)
-    output = torch.zeros_like(query)
+    output = F.pad(torch.zeros_like(query), (0, -head_dim % _COLUMN_MULTIPLE))
     for first in range(_first_tile(group, window), group.context_lens[0], TILE_TOKENS):
         live = sum(length > first for length in group.context_lens)
         seen = slice(0, live)
@@ -146,7 +147,7 @@ def _attend(
         total[seen] = total[seen] * decay + weights.sum(-1, keepdim=True)
         output[seen] = output[seen] * decay + torch.matmul(weights, value)
         peak[seen] = new_peak
-    output = output[:, :, :num_products] / total[:, :, :num_products]
+    output = output[:, :, :num_products, :head_dim] / total[:, :, :num_products]
     shape = (num_seqs, num_kv_heads, num_rows, heads_per_kv, head_dim)
     return output.view(shape).transpose(1, 2).reshape(num_seqs, num_rows, num_heads, head_dim)
 
@@ -162,7 +163,7 @@ def _first_tile(group: _Group, window: int | None) -> int:
 def _gather_tile(
     key_cache: torch.Tensor, value_cache: torch.Tensor, group: _Group, first: int, live: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values ``[live, Hkv, TILE_TOKENS, D]`` from position ``first`` on.
+    """Keys ``[live, Hkv, TILE_TOKENS, D]`` and values (likewise, D padded) from ``first`` on.
 
     Positions beyond a sequence's context read slot 0 of its first block, and their values are
     zeroed: a weight of 0 times whatever lies there must be 0.
@@ -179,4 +180,5 @@ def _gather_tile(
     lines = slots[:, None, :] * num_kv_heads + heads
     key = key_cache.view(-1, head_dim)[lines]
     value = value_cache.view(-1, head_dim)[lines]
-    return key, value.masked_fill_(~valid[:, None, :, None], 0.0)
+    value.masked_fill_(~valid[:, None, :, None], 0.0)
+    return key, F.pad(value, (0, -head_dim % _COLUMN_MULTIPLE))
