@@ -12,6 +12,8 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
+FloatArray = npt.NDArray[np.float32]
+
 U8, U32, F32, BOOL, STRING, ARRAY, U64, F64 = 0, 4, 6, 7, 8, 9, 10, 12
 _FORMATS = {U8: "<B", U32: "<I", F32: "<f", BOOL: "<B", U64: "<Q", F64: "<d"}
 
@@ -87,7 +89,7 @@ class GGUFBuilder:
     def tensor(
         self,
         name: str,
-        values: npt.NDArray[np.float32],
+        values: FloatArray,
         tensor_type: GGMLQuantizationType = GGMLQuantizationType.F32,
     ) -> GGUFBuilder:
         """Add a tensor, quantized by the gguf library."""

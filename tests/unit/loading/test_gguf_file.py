@@ -8,6 +8,12 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagemill.errors import InvalidFileError, ModelNotFoundError, UnsupportedModelError
+from pagemill.loading import gguf_file
+from pagemill.loading.gguf_file import SUPPORTED_TENSOR_TYPES, GGUFFile, TensorInfo
 from tests.unit.loading.gguf_builder import (
     ARRAY,
     BOOL,
@@ -21,12 +27,6 @@ from tests.unit.loading.gguf_builder import (
     array,
     value,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from pagemill.errors import InvalidFileError, ModelNotFoundError, UnsupportedModelError
-from pagemill.loading import gguf_file
-from pagemill.loading.gguf_file import SUPPORTED_TENSOR_TYPES, GGUFFile, TensorInfo
 
 
 def small_file() -> GGUFBuilder:
