@@ -221,7 +221,7 @@ def opened(builder: GGUFBuilder, tmp_path: Path) -> GGUFWeights:
 def test_float_types_load_as_stored_and_quantized_ones_as_float32(
     tmp_path: Path, stored: Type, dtype: torch.dtype
 ) -> None:
-    values = np.arange(64, dtype=np.float32).reshape(2, 32) / 4
+    values = (np.arange(64).reshape(2, 32) / 4).astype(np.float32)
     weights = opened(llama_file().tensor("output.weight", values, stored), tmp_path)
     tensor = weights.load("lm_head.weight")
     assert tensor.dtype == dtype
