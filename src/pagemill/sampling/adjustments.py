@@ -23,7 +23,12 @@ def adjust_logits(logits: FloatArray, task: SamplingTask) -> FloatArray:
     Returns ``logits`` [V] itself if the task asks for none of them, otherwise a changed copy.
     """
     params = task.params
-    forbidden = _premature_end_ids(task, len(logits)) | _bad_word_ends(task)
+    # A tokenizer may have ids that the model has no logit for; they cannot come up anyway.
+    forbidden = {
+        token_id
+        for token_id in _premature_end_ids(task) | _bad_word_ends(task)
+        if token_id < len(logits)
+    }
     is_masked = params.allowed_token_ids is not None or bool(forbidden)
     if not (is_masked or params.logit_bias or params.needs_penalties):
         return logits
@@ -44,14 +49,10 @@ def adjust_logits(logits: FloatArray, task: SamplingTask) -> FloatArray:
     return adjusted
 
 
-def _premature_end_ids(task: SamplingTask, vocab_size: int) -> set[int]:
-    """Ids that would end the output before ``min_tokens``.
-
-    A tokenizer may name an end-of-sequence id that the model has no logit for: it cannot come up.
-    """
-    if len(task.output_token_ids) >= task.params.min_tokens:
-        return set()
-    return {token_id for token_id in task.end_token_ids if token_id < vocab_size}
+def _premature_end_ids(task: SamplingTask) -> frozenset[int]:
+    """Ids that would end the output before ``min_tokens``."""
+    too_short = len(task.output_token_ids) < task.params.min_tokens
+    return task.end_token_ids if too_short else frozenset()
 
 
 def _bad_word_ends(task: SamplingTask) -> set[int]:

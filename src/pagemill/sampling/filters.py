@@ -70,8 +70,7 @@ def draw_token(kept: KeptTokens, uniform: float) -> int:
     weights = kept.weights
     starts = np.arange(0, len(weights), _BLOCK_SIZE)
     ends = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
-    total = ends[-1]
-    target = min(uniform * total, np.nextafter(total, 0.0))  # the product may round up to the total
+    target = uniform * ends[-1]  # less than the total: a uniform number is at most 1 - 2^-53
     block = int(np.searchsorted(ends, target, side="right"))
     before = ends[block - 1] if block > 0 else 0.0
     inside = weights[block * _BLOCK_SIZE : (block + 1) * _BLOCK_SIZE]
