@@ -10,8 +10,8 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 
 from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
+from pagemill.philox import derive_request_seed, derive_seed
 from pagemill.request import Request, RequestTimes, Sequence
-from pagemill.sampling.philox import derive_request_seed, derive_seed
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.scheduler import Scheduler
 from pagemill.text.detokenizer import IncrementalDetokenizer

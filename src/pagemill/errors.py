@@ -43,7 +43,10 @@ class InvalidParameterError(RequestError):
         self.field = field
         self.value = value
         self.bound = bound
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except ValueError:  # an integer of more digits than Python prints
+            shown = f"a {type(value).__name__} too long to show"
         if len(shown) > 80:
             shown = shown[:77] + "..."
         super().__init__(f"{field} {bound}, got {shown}")

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemill.batch import SampledToken, SamplingTask, ScoringTask, TokenLogprobs
+from pagemill.philox import uniforms
 from pagemill.sampling.adjustments import adjust_logits
 from pagemill.sampling.distribution import RowDistribution
 from pagemill.sampling.filters import draw_token, filter_tokens
-from pagemill.sampling.philox import uniforms
 
 if TYPE_CHECKING:
     import torch

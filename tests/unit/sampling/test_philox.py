@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from pagemill.sampling.philox import derive_request_seed, derive_seed, philox4x32, uniforms
+from pagemill.philox import derive_request_seed, derive_seed, philox4x32, uniforms
 
 
 # The known-answer vectors published with Random123 (tests/kat_vectors), philox4x32 10.
@@ -90,7 +90,7 @@ def test_requests_without_a_seed_get_one_from_the_engines_seed_and_their_number(
 def test_the_core_can_derive_seeds_without_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pagemill.sampling.philox import derive_seed\n"
+        "from pagemill.philox import derive_seed\n"
         "from pagemill.sampling_params import SamplingParams\n"
         "print(derive_seed(SamplingParams(seed=5).seed, 0))"
     )
