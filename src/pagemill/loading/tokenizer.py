@@ -6,7 +6,7 @@ a sequence exactly once, each token's bytes, which tokens end a text, and chats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -50,15 +50,14 @@ class FileTokenizer:
         self._special_ids = frozenset(i for i, token in self._added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
         self.vocab_size = parts.vocab_size or _vocab_size(tokenizer)
-        ids = {token: tokenizer.token_to_id(token) for token in parts.eos_tokens}
-        named_eos = [token for token, token_id in ids.items() if token_id is not None]
-        self.eos_token = named_eos[0] if named_eos else None
         bos = parts.bos_token
-        self.bos_token_id = None if bos is None else tokenizer.token_to_id(bos)
+        self.bos_token_id: int | None = None if bos is None else tokenizer.token_to_id(bos)
         self.bos_token = None if self.bos_token_id is None else bos
+        named_eos = self._known_ids(parts.eos_tokens)
+        self.eos_token = next(iter(named_eos), None)
         self.chat_template = self._template(parts.chat_template)
-        ends = [*named_eos, *self._end_of_turn_tokens()]
-        self.eos_token_ids = frozenset(map(tokenizer.token_to_id, ends))
+        ends = named_eos | self._known_ids(self._end_of_turn_tokens())
+        self.eos_token_ids = frozenset(ends.values())
 
     @classmethod
     def from_directory(cls, path: Path) -> FileTokenizer:
@@ -196,6 +195,10 @@ class FileTokenizer:
                 "give it a plain text to continue (generate), or choose an instruct model"
             )
         return self.chat_template
+
+    def _known_ids(self, tokens: Iterable[str]) -> dict[str, int]:
+        ids = ((token, self._tokenizer.token_to_id(token)) for token in tokens)
+        return {token: token_id for token, token_id in ids if token_id is not None}
 
     def _template(self, source: str | None) -> ChatTemplate | None:
         if source is None:
