@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch

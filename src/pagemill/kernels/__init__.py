@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from pagemill.kernels.attention_plan import AttentionLayout
 from pagemill.kernels.reference import (
     add_rms_norm,
     embedding,
@@ -24,7 +25,7 @@ from pagemill.kernels.reference import (
     soft_cap,
     write_kv,
 )
-from pagemill.kernels.reference_attention import AttentionLayout, paged_attention
+from pagemill.kernels.reference_attention import paged_attention
 
 __all__ = [
     "AttentionLayout",
