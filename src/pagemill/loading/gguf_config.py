@@ -21,6 +21,7 @@ _GEMMA3_LAYERS_PER_GLOBAL: Final = 6
 # The largest Gemma 3 (27B, the one with 62 layers) scales its queries by hidden_size / num_heads
 # where all others use head_dim; no converter writes it down.
 _GEMMA3_27B_LAYERS: Final = 62
+_MAX_LAYERS: Final = 4096
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -75,6 +76,13 @@ class GGUFFields:
         if not number or not math.isfinite(value) or value < 0:
             raise self._wrong(key, "a finite number of at least 0", value)
         return float(value)
+
+    def num_layers(self) -> int:
+        """Return the number of layers; bounded, since lists of that length are made."""
+        num_layers = self.integer("block_count")
+        if num_layers > _MAX_LAYERS:
+            raise self._wrong("block_count", f"at most {_MAX_LAYERS}", num_layers)
+        return num_layers
 
     def num_heads(self) -> int:
         """Return the number of query heads."""
@@ -161,7 +169,7 @@ def _gpt2(fields: GGUFFields) -> dict[str, Any]:
         "model_type": "gpt2",
         "n_embd": fields.integer("embedding_length"),
         "n_inner": fields.integer("feed_forward_length"),
-        "n_layer": fields.integer("block_count"),
+        "n_layer": fields.num_layers(),
         "n_head": _equal_heads(fields),
         "n_positions": fields.integer("context_length"),
         "layer_norm_epsilon": fields.number("attention.layer_norm_epsilon"),
@@ -184,7 +192,7 @@ def _rotary_family(fields: GGUFFields, architecture: str, shapes: Shapes) -> dic
     config: dict[str, Any] = {
         "hidden_size": fields.integer("embedding_length"),
         "intermediate_size": fields.integer("feed_forward_length"),
-        "num_hidden_layers": fields.integer("block_count"),
+        "num_hidden_layers": fields.num_layers(),
         "num_attention_heads": fields.num_heads(),
         "num_key_value_heads": fields.num_kv_heads(),
         "head_dim": _head_dim(fields),

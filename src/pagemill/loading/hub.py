@@ -98,8 +98,9 @@ def _refuse(reference: HubReference, error: Exception) -> NoReturn:
         raise ModelNotFoundError(f"{repo}: not a valid hub id: {error}") from error
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise ModelError(
-        f"{repo}: cannot be fetched from the hub: {first_line} -- check the network, the proxy "
-        "and HF_ENDPOINT (and HF_HUB_OFFLINE), or give the path of a local copy as the model"
+        f"{repo}: no such path on this machine, and cannot be fetched from the hub: {first_line} "
+        "-- check the network, the proxy and HF_ENDPOINT (and HF_HUB_OFFLINE), or give the path of "
+        "a local copy as the model"
     ) from error
 
 

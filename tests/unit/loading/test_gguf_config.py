@@ -78,6 +78,7 @@ def test_per_layer_lists_must_agree() -> None:
     [
         ("block_count", 0),
         ("block_count", "12"),
+        ("block_count", 2**31),
         ("block_count", True),
         ("embedding_length", -1),
         ("embedding_length", 64.0),
