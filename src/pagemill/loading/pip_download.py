@@ -72,8 +72,8 @@ def find_wheel(directory: Path, package: str, version: str) -> Path:
     """Return the wheel of ``package`` among the downloaded ones."""
     wanted = _normalized(package)
     for path in directory.glob("*.whl"):
-        fields = path.name.split("-")
-        if _normalized(fields[0]) == wanted and fields[1] == version:
+        name, _, rest = path.name.partition("-")
+        if _normalized(name) == wanted and rest.startswith(f"{version}-"):
             return path
     raise ModelError(
         f"pip reported success, but left no wheel of {package}=={version}; "
