@@ -58,7 +58,7 @@ class SpecialTokenGuard:
         found = sorted({content for text in texts for _, content in self._occurrences(text)})
         if not found:
             return messages, {}
-        unused = unused_characters(avoid, *texts)
+        unused = unused_characters(avoid, *texts, *self._contents)
         characters = {content: next(unused) for content in found}
         protected = map_texts(messages, lambda text: self._replace(text, characters))
         return protected, {char: content for content, char in characters.items()}
