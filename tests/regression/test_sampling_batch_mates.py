@@ -7,8 +7,8 @@ import itertools
 import torch
 
 from pagemill.batch import SamplingTask
-from pagemill.sampling import sample
 from pagemill.philox import derive_request_seed
+from pagemill.sampling import sample
 from tests.unit.sampling.sampling_helpers import random_logits, task
 
 VOCAB_SIZE = 997
