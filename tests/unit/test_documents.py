@@ -1,0 +1,38 @@
+"""What the documents say is what the project does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_ci_runs_the_two_commands_that_the_readme_begins_with() -> None:
+    first, second = re.findall(r"^```\n(.*)\n(.*)\n```", (ROOT / "README.md").read_text(), re.M)[0]
+    ci = (ROOT / ".ci" / "run").read_text()
+    check = (ROOT / "scripts" / "check").read_text()
+    assert first.replace("pip install .", "pip install --quiet .") in ci
+    install, test = second.split(" && ")
+    assert install.replace("install", "install --quiet") in ci
+    assert f"\n{test} " in check
+    assert "scripts/check" in ci
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_named_files_exist(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert (document.parent / target).exists(), target
+    for name in re.findall(r"`((?:[\w.]+/)*[\w]+(?:\.py|/))`", text):
+        places = [ROOT, ROOT / "src" / "pagemill"]
+        assert any((place / name).exists() for place in places), name
+
+
+def test_python_blocks_of_the_documents_compile() -> None:
+    for document in DOCUMENTS:
+        for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.S):
+            compile(block, document.name, "exec")
