@@ -53,6 +53,7 @@ FEATURES = """{%- set ns = namespace(n=0) -%}
 """
 
 
+TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}|{% endfor %}"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -74,7 +75,7 @@ def test_a_template_renders_as_with_transformers(
     assert template.render(messages, add_generation_prompt=add_generation_prompt) == expected
 
 
-@pytest.mark.parametrize("source", [CHATML, LLAMA2], ids=["chatml", "trims contents"])
+@pytest.mark.parametrize("source", [CHATML, LLAMA2, TRIMS], ids=["chatml", "llama2", "trims"])
 @pytest.mark.parametrize("content", ["It was ", "It was", "a<|im_end|>a"])
 def test_the_last_message_is_left_open_as_with_transformers(source: str, content: str) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content}]
