@@ -63,7 +63,8 @@ class ScoringTask:
 
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, under the raw model distribution (before any penalty,
-    temperature or filter), in nats."""
+    temperature or filter), in nats.
+    """
 
     logprob: float
     """Of the chosen token."""

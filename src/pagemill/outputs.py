@@ -34,7 +34,7 @@ class CompletionOutput:
 
     index: int
     text: str
-    """Decoded so far; ends before a stop string, and never inside a character."""
+    """Decoded so far; ends before a stop string or stop token, and never inside a character."""
     token_ids: list[int]
     """Generated ids, the end-of-sequence or stop token included."""
     logprobs: list[LogprobsAtPosition] | None

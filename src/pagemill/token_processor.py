@@ -63,11 +63,15 @@ class TokenProcessor:
         seq.cumulative_logprob += sampled.logprobs.logprob
         if request.params.logprobs is not None:
             seq.logprobs.append(self._shown(token_id, sampled.logprobs))
-        matched = None if seq.detokenizer is None else seq.detokenizer.append(token_id)
         if token_id in request.end_token_ids:
             is_asked_for = token_id in request.params.stop_token_ids
+            # The token that ends a text is no part of it, unless that was asked for.
+            if request.params.include_stop_str_in_output and seq.detokenizer is not None:
+                seq.detokenizer.append(token_id)
             _finish(seq, "stop", token_id if is_asked_for else None)
-        elif matched is not None:
+            return
+        matched = None if seq.detokenizer is None else seq.detokenizer.append(token_id)
+        if matched is not None:
             _finish(seq, "stop", matched.stop)
         elif len(seq.output_token_ids) >= request.max_tokens:
             _finish(seq, "length")
@@ -88,7 +92,8 @@ class TokenProcessor:
         return at_position
 
     def _text(self, token_id: int) -> str:
-        if self._tokenizer is None:
+        # A model's vocabulary may be padded beyond its tokenizer's.
+        if self._tokenizer is None or token_id >= self._tokenizer.vocab_size:
             return ""
         return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 

@@ -10,6 +10,15 @@ Answers go to standard output and everything else to standard error. Importing t
 showing help, imports no torch.
 """
 
-from pagemill.cli.app import main
+EXIT_INTERRUPTED = 130
+"""What shells report for a process that Ctrl-C ended."""
 
-__all__ = ["main"]
+
+def main() -> int:
+    """Run this process's command line; returns the exit code."""
+    try:
+        from pagemill.cli.app import run  # inside: Ctrl-C may come while it is being imported
+
+        return run()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

@@ -2,6 +2,6 @@
 
 import sys
 
-from pagemill.cli.app import main
+from pagemill.cli import main
 
 sys.exit(main())

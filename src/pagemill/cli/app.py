@@ -23,6 +23,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from pagemill import __version__
+from pagemill.cli import EXIT_INTERRUPTED
 from pagemill.cli.options import (
     DebugOption,
     EngineOptions,
@@ -34,13 +35,13 @@ from pagemill.cli.options import (
 from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError, PagemillError, RequestError
 
-EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE = 1, 2, 130, 141
+EXIT_FAILURE, EXIT_USAGE, EXIT_CLOSED_PIPE = 1, 2, 141
 
 
 class Parsed(NamedTuple):
     """A command whose options are known."""
 
-    run: Callable[[], int]
+    command: Callable[[], int]
     """Does the work; returns the exit code."""
     debug: bool
     """Whether an error shows its traceback."""
@@ -172,17 +173,25 @@ def chat(
 def info(
     engine: EngineOptions,
     model: ModelArgument = None,
+    named: Annotated[
+        str | None, typer.Option("-m", "--model", help="The same.", metavar="MODEL")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     debug: DebugOption = False,
 ) -> Parsed:
     """Show what would run: the model, the kernels, the memory, how many blocks fit."""
     from pagemill.cli.info import InfoCommand
 
-    config = engine.config(model or DEFAULT_MODEL)
-    return Parsed(InfoCommand(config=config, is_default=model is None, as_json=as_json), debug)
+    if model is not None and named is not None:
+        raise ConfigError(f"the model is named twice, as {model} and as {named}; name it once")
+    name = model or named
+    command = InfoCommand(
+        config=engine.config(name or DEFAULT_MODEL), is_default=name is None, as_json=as_json
+    )
+    return Parsed(command, debug)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (of this process by default); returns the exit code."""
     debug = os.environ.get("PAGEMILL_DEBUG", "0") not in ("", "0")
     for stream in (sys.stdin, sys.stdout, sys.stderr):
@@ -194,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = parsed
         else:
             debug = debug or parsed.debug
-            code = parsed.run()
+            code = parsed.command()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
@@ -229,6 +238,8 @@ def _report(error: Exception, debug: bool) -> int:
     if isinstance(error, (ConfigError, RequestError)):
         return _fail(str(error), EXIT_USAGE)
     if isinstance(error, PagemillError):
+        return _fail(str(error), EXIT_FAILURE)
+    if isinstance(error, OSError):
         return _fail(str(error), EXIT_FAILURE)
     if isinstance(error, MemoryError):
         return _fail("out of memory; lower --kv-cache-memory or --max-model-len", EXIT_FAILURE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagemill.cli import prompts
+from pagemill.cli import EXIT_INTERRUPTED, prompts
 from pagemill.cli.interrupts import InterruptFlag
 from pagemill.cli.opening import note, opened
 from pagemill.cli.streaming import Job, Listener, run_jobs
@@ -16,8 +16,6 @@ from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
 from pagemill.errors import RequestError
 
-EXIT_INTERRUPTED = 130
-"""What shells report for a process that Ctrl-C ended."""
 DEFAULT_TEMPERATURE = 0.0
 """Greedy: the first thing that a new user sees is the same every time."""
 

@@ -42,7 +42,7 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         help=f"An alias, a .gguf file, a directory or a Hugging Face id (default {DEFAULT_MODEL}).",
-        metavar="[MODEL]",
+        metavar="MODEL",
         show_default=False,
     ),
 ]

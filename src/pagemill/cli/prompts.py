@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +67,26 @@ def make_jobs(asks: Sequence[Ask], options: Mapping[str, Any]) -> list[Job]:
     """
     jobs = []
     for number, ask in enumerate(asks):
-        fields = {**options, **ask.fields}
-        no_limit = fields.get("max_tokens") is None
-        if no_limit:
-            min_tokens = fields.get("min_tokens", 0)
-            at_least = min_tokens if isinstance(min_tokens, int) else 0
-            fields["max_tokens"] = max(DEFAULT_MAX_TOKENS, at_least)
         source = ask.source if len(asks) > 1 else ""
         try:
-            params = SamplingParams.from_dict(fields)
+            params, is_default = sampling_params({**options, **ask.fields}, DEFAULT_MAX_TOKENS)
         except RequestError as error:
             # A fault of the options is not the first prompt's.
             where = f"{ask.source}: " if ask.fields else ""
             raise RequestError(f"{where}{error}") from error
-        jobs.append(Job(f"request-{number}", ask.prompt, params, ask.priority, no_limit, source))
+        name = f"request-{number}"
+        jobs.append(Job(name, ask.prompt, params, ask.priority, is_default, source))
     return jobs
+
+
+def sampling_params(
+    fields: Mapping[str, Any], default_max_tokens: int
+) -> tuple[SamplingParams, bool]:
+    """Check ``fields``; also tells whether ``max_tokens`` is the default, which may be lowered."""
+    if fields.get("max_tokens") is not None:
+        return SamplingParams.from_dict(fields), False
+    checked = SamplingParams.from_dict({**fields, "max_tokens": None})
+    return replace(checked, max_tokens=max(default_max_tokens, checked.min_tokens)), True
 
 
 def _numbered_lines(data: bytes, shown: str) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -230,3 +231,35 @@ def test_two_engines_in_one_process_do_not_meet() -> None:
                 results[i] = tokens(output)
     for i in range(2):
         assert results[i] == tokens(alone(prompt_of(9, i), params))
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_token_is_in_the_ids_but_in_the_text_only_if_asked_for(included: bool) -> None:
+    engine = simulated_engine(tokenizer=ByteTokenizer())
+    params = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
+    engine.add_request("free", "x", params)
+    free = run_to_end(engine)["free"].outputs[0].token_ids
+    stop_id = free[4]
+    first = free.index(stop_id)
+    params = dataclasses.replace(
+        params, stop_token_ids=[stop_id], include_stop_str_in_output=included
+    )
+    engine.add_request("r", "x", params)
+    (completion,) = run_to_end(engine)["r"].outputs
+    assert completion.token_ids == free[: first + 1]
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", stop_id)
+    shown = free[: first + included]
+    assert completion.text == ByteTokenizer().decode(shown)
+
+
+def test_logprobs_of_ids_beyond_the_tokenizer_are_shown_without_text() -> None:
+    """Some models pad their vocabulary."""
+    engine = simulated_engine(tokenizer=ByteTokenizer())
+    engine.runner.vocab_size = 100_000
+    engine.add_request("r", "x", SamplingParams(max_tokens=5, temperature=0, logprobs=0))
+    (completion,) = run_to_end(engine)["r"].outputs
+    assert max(completion.token_ids) >= 258
+    assert completion.logprobs is not None
+    for token_id, at_position in zip(completion.token_ids, completion.logprobs, strict=True):
+        if token_id >= 258:
+            assert at_position[token_id].decoded_token == ""
