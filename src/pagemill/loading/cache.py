@@ -60,8 +60,7 @@ def fetch_alias(alias: ModelAlias, *, progress: bool | None = None) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory / f"{alias.file_name}.lock") as alone:
-            if _is_verified(path, alias):  # another process was faster
-                return path
+            # Right after all: only touched, or fetched by the process that held the lock.
             if path.is_file() and _digest(path) == alias.sha256:
                 _record(path, alias)
                 return path
