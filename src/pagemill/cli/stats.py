@@ -22,7 +22,7 @@ _DISTRIBUTIONS = (
 
 def print_stats(stats: Mapping[str, Any], console: Console) -> None:
     """Print the totals and the distributions."""
-    console.print(Group(_totals(stats), _distributions(stats)))
+    console.print(Group("", _totals(stats), "", _distributions(stats)))
 
 
 def _totals(stats: Mapping[str, Any]) -> Table:

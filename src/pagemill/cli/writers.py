@@ -170,7 +170,8 @@ class ProgressBar:
         self._inner.update(output)
         speed = f"{self._metrics.generation_tokens_per_second:.1f} tok/s"
         self._bar.set_postfix_str(speed, refresh=wipe)
-        self._bar.update(int(output.finished))
+        aborted = any(completion.finish_reason == "abort" for completion in output.outputs)
+        self._bar.update(int(output.finished and not aborted))
 
     def close(self) -> None:
         """Draw the final state and end the line."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tests.unit.cli.conftest import Outcome, start
 
-PARIS = " Paris.\n\nThe answer is: 2018-01-22 12:12:53."
-
 
 def pagemill(*arguments: str, typed: str = "") -> Outcome:
     process = start("pagemill.cli", *arguments)
@@ -19,8 +17,10 @@ def pagemill(*arguments: str, typed: str = "") -> Outcome:
 
 
 def test_generate_answers_the_readmes_question(smollm2_path: Path) -> None:
-    result = pagemill("generate", "-m", str(smollm2_path), "-p", "The capital of France is")
-    assert (result.code, result.out, result.err) == (0, PARIS + "\n", "")
+    question = ("-p", "The capital of France is", "--max-tokens", "8")
+    result = pagemill("generate", "-m", str(smollm2_path), *question)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == " Paris.\n\nThe answer is:\n"
 
 
 def test_prompts_and_samples_are_answered_together(smollm2_path: Path) -> None:
@@ -47,10 +47,10 @@ def test_a_prompts_file_is_answered_under_a_bar(smollm2_path: Path, tmp_path: Pa
     lines = [{"prompt": "The capital of France is", "max_tokens": 2}, {"prompt": "1, 2, 3, 4,"}]
     file.write_text("\n".join(map(json.dumps, lines)))
     result = pagemill(
-        *("generate", "-m", str(smollm2_path), "--prompts-file", str(file), "--max-tokens", "4")
+        *("generate", "-m", str(smollm2_path), "--prompts-file", str(file), "--max-tokens", "5")
     )
     assert result.code == 0
-    assert result.out == ("[1/2] The capital of France is\n Paris.\n\n[2/2] 1, 2, 3, 4,\n 5, 6,\n")
+    assert result.out == ("[1/2] The capital of France is\n Paris.\n\n[2/2] 1, 2, 3, 4,\n 5, 6\n")
     assert "2/2" in result.err
     assert "tok/s" in result.err
 

@@ -5,10 +5,11 @@ import json
 from collections.abc import Sequence
 
 from pagemill.cli.streaming import Job
-from pagemill.cli.writers import JsonWriter, TextWriter, printable
+from pagemill.cli.writers import JsonWriter, ProgressBar, TextWriter, printable
 from pagemill.outputs import CompletionOutput, FinishReason, RequestOutput
 from pagemill.request import RequestTimes
 from pagemill.sampling_params import SamplingParams
+from tests.unit.cli.simulated import small_engine
 
 
 class Terminal(io.StringIO):
@@ -158,3 +159,14 @@ def test_json_has_no_infinity() -> None:
     state.outputs[0].cumulative_logprob = float("-inf")
     JsonWriter([job], out).update(state)
     assert json.loads(out.getvalue())["outputs"][0]["cumulative_logprob"] is None
+
+
+def test_the_bar_counts_answers_and_not_what_was_aborted() -> None:
+    both, bar_stream = jobs("one", "two"), io.StringIO()
+    text = TextWriter(both, io.StringIO())
+    bar = ProgressBar(text, len(both), small_engine().metrics, bar_stream)
+    bar.update(output(both[0], ["a."]))
+    bar.update(output(both[1], ["b"], "abort"))
+    bar.close()
+    assert "1/2" in bar_stream.getvalue()
+    assert "2/2" not in bar_stream.getvalue()
