@@ -10,10 +10,9 @@ Importing this package imports no torch; `LLM` does, when it is first asked for.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pagemill.config import EngineConfig
-from pagemill.engine import LLMEngine
 from pagemill.errors import (
     ConfigError,
     EngineError,
@@ -27,11 +26,13 @@ from pagemill.errors import (
     RequestTooLargeError,
     UnsupportedModelError,
 )
-from pagemill.outputs import CompletionOutput, Logprob, RequestOutput
-from pagemill.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from pagemill.config import EngineConfig
+    from pagemill.engine import LLMEngine
     from pagemill.llm import LLM
+    from pagemill.outputs import CompletionOutput, Logprob, RequestOutput
+    from pagemill.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 
@@ -57,10 +58,19 @@ __all__ = [
     "__version__",
 ]
 
+# Imported when first asked for, so that ``import pagemill`` and a command's help take no time.
+_HOMES = {
+    "LLM": "llm",
+    "LLMEngine": "engine",
+    "EngineConfig": "config",
+    "SamplingParams": "sampling_params",
+    "CompletionOutput": "outputs",
+    "Logprob": "outputs",
+    "RequestOutput": "outputs",
+}
+
 
 def __getattr__(name: str) -> object:
-    if name == "LLM":
-        from pagemill.llm import LLM
-
-        return LLM
+    if name in _HOMES:
+        return getattr(import_module(f"pagemill.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'pagemill' has no attribute {name!r}")

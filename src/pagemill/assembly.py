@@ -86,12 +86,15 @@ def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:
     )
 
 
-def plan_pool(config: EngineConfig, model_config: ModelConfig) -> PoolSize:
-    """The size of the KV pool on this machine, as it is now."""
+def plan_pool(
+    config: EngineConfig, model_config: ModelConfig, *, free_bytes: int | None = None
+) -> PoolSize:
+    """The size of the KV pool on this machine; ``free_bytes`` None: as it is now."""
     return size_pool(
         config,
         kv_bytes_per_token=model_config.kv_bytes_per_token(KV_DTYPE_BYTES),
         max_model_len=model_config.max_model_len,
+        free_bytes=free_bytes,
     )
 
 

@@ -25,6 +25,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+MAX_LAYERS = 4096
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -67,7 +68,7 @@ def _architecture_of(hf_config: Mapping[str, Any]) -> str:
 
 def _read_llama_family(fields: FieldReader, architecture: str) -> ModelConfig:
     """Llama, Mistral, Qwen2 and Qwen3: RMSNorm before each block, rotary positions, gated MLP."""
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     num_heads = fields.integer("num_attention_heads")
     hidden_size = fields.integer("hidden_size")
     head_dim = fields.integer(
@@ -132,7 +133,10 @@ def _llama_family_windows(
 def _read_gpt2(fields: FieldReader) -> ModelConfig:
     """GPT-2: LayerNorm with bias, learned positions, a plain MLP, biases everywhere."""
     hidden_size, num_heads = fields.integer("n_embd"), fields.integer("n_head")
-    num_layers, num_positions = fields.integer("n_layer"), fields.integer("n_positions")
+    num_layers, num_positions = (
+        fields.integer("n_layer", most=MAX_LAYERS),
+        fields.integer("n_positions"),
+    )
     if hidden_size % num_heads:
         raise InvalidFileError(
             f"config.json: n_embd {hidden_size} must be a multiple of n_head {num_heads}"
@@ -169,7 +173,7 @@ def _read_gpt2(fields: FieldReader) -> ModelConfig:
 
 def _read_gemma3(fields: FieldReader) -> ModelConfig:
     """Gemma 3, text only: local and global layers, each with frequencies of its own."""
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     head_dim = fields.integer("head_dim", 256)
     pattern = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
     layer_types = fields.texts("layer_types", num_layers, frozenset({_FULL, _SLIDING}))

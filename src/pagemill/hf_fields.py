@@ -14,6 +14,9 @@ from pagemill.errors import InvalidFileError, UnsupportedModelError
 
 T = TypeVar("T")
 
+MAX_INTEGER = 2**31 - 1
+"""No size of a model is larger; a file that says so would only exhaust memory."""
+
 # fmt: off
 _NO_EFFECT = frozenset({
     "architectures", "model_type", "dtype", "torch_dtype", "transformers_version",
@@ -51,12 +54,12 @@ class FieldReader:
         self._read.add(name)
         return self._fields.get(name)
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number of at least 1; required if ``default`` is None."""
+    def integer(self, name: str, default: int | None = None, most: int = MAX_INTEGER) -> int:
+        """A whole number from 1 to ``most``; required if ``default`` is None."""
         value = self._required(name, self.raw(name), default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise InvalidFileError(
-                f"config.json: {name} must be a whole number of at least 1, got {value!r}"
+                f"config.json: {name} must be a whole number from 1 to {most}, got {value!r}"
             )
         return value
 

@@ -80,6 +80,8 @@ class MetricsCollector:
         self.num_requests_finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
         self.kv_usage = Distribution()
         self.batch_tokens = Distribution()
+        self.num_running = Distribution()
+        self.num_waiting = Distribution()
         self.ttft_seconds = Distribution()
         self.tpot_seconds = Distribution()
         self.itl_seconds = Distribution()
@@ -98,6 +100,8 @@ class MetricsCollector:
         self.num_preemptions_recompute += len(plan.preempted)
         self.batch_tokens.observe(plan.num_tokens)
         self.kv_usage.observe(self._kv.usage)
+        self.num_running.observe(len(self._scheduler.running))
+        self.num_waiting.observe(len(self._scheduler.waiting))
 
     def on_executed(self) -> None:
         """Note that the step has been computed."""
@@ -153,6 +157,8 @@ class MetricsCollector:
             "kv_blocks_free": kv.num_free_blocks,
             "kv_usage": kv.usage,
             "kv_usage_per_step": self.kv_usage.summary(),
+            "running_per_step": self.num_running.summary(),
+            "waiting_per_step": self.num_waiting.summary(),
             "batch_tokens_per_step": self.batch_tokens.summary(),
             "busy_seconds": busy,
             "generation_tokens_per_second": self.generation_tokens_per_second,

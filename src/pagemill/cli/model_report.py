@@ -6,19 +6,16 @@ import math
 import os
 import platform
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from pagemill import __version__, kernels
-from pagemill.assembly import KV_DTYPE_BYTES, configure_model, usable_processors
+from pagemill.assembly import configure_model, plan_pool, usable_processors
 from pagemill.config import EngineConfig
 from pagemill.kvcache.manager import blocks_for_tokens
-from pagemill.kvcache.sizing import free_memory_bytes, size_pool
+from pagemill.kvcache.sizing import free_memory_bytes
 from pagemill.loading.aliases import ALIASES
-from pagemill.loading.gguf_weights import GGUFWeights
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.model_config import ModelConfig
 from pagemill.rope_config import RopeConfig
@@ -94,41 +91,22 @@ def _rope(rope: RopeConfig | None) -> Section | None:
 def _weights(loaded: LoadedModel, config: EngineConfig) -> Section:
     weights = loaded.weights
     num_values = sum(math.prod(weights.shape(name)) for name in weights.names())
-    types, stored_bytes = _stored(loaded)
+    types = Counter(weights.stored_type(name) for name in weights.names())
     return {
         "stored_as": dict(types.most_common()),
-        "stored_bytes": stored_bytes,
+        "stored_bytes": sum(path.stat().st_size for path in weights.files),
         "dtype": "float32" if config.dtype == "auto" else config.dtype,
         "memory_bytes": num_values * _WEIGHT_BYTES[config.dtype],
     }
 
 
-def _stored(loaded: LoadedModel) -> tuple[Counter[str], int]:
-    """How many tensors there are of each file type, and the bytes of all files."""
-    if isinstance(loaded.weights, GGUFWeights):
-        file = loaded.weights.file
-        types = Counter(tensor.type.name for tensor in file.tensors.values())
-        return types, file.path.stat().st_size
-    types, num_bytes = Counter[str](), 0
-    for path in sorted(Path(loaded.source_path).glob("*.safetensors")):
-        num_bytes += path.stat().st_size
-        with safe_open(path, framework="pt") as opened:
-            types.update(opened.get_slice(name).get_dtype() for name in opened.keys())  # noqa: SIM118
-    return types, num_bytes
-
-
 def _pool(config: EngineConfig, model_config: ModelConfig, weight_bytes: int) -> Section:
     """The KV pool as it would be once the weights are in memory."""
-    bytes_per_token = model_config.kv_bytes_per_token(KV_DTYPE_BYTES)
-    pool = size_pool(
-        config,
-        kv_bytes_per_token=bytes_per_token,
-        max_model_len=model_config.max_model_len,
-        free_bytes=max(free_memory_bytes() - weight_bytes, 0),
-    )
+    free_bytes = max(free_memory_bytes() - weight_bytes, 0)
+    pool = plan_pool(config, model_config, free_bytes=free_bytes)
     longest = blocks_for_tokens(model_config.max_model_len, config.block_size)
     return {
-        "bytes_per_token": bytes_per_token,
+        "bytes_per_token": pool.block_bytes // config.block_size,
         "block_size_tokens": config.block_size,
         "block_bytes": pool.block_bytes,
         "num_blocks": pool.num_blocks,

@@ -16,6 +16,8 @@ _DISTRIBUTIONS = (
     ("queue_seconds", "waiting in the queue", "ms", 1e3, 1),
     ("e2e_seconds", "whole request", "s", 1.0, 2),
     ("batch_tokens_per_step", "tokens in a step", "tok", 1.0, 1),
+    ("running_per_step", "running sequences", "", 1.0, 1),
+    ("waiting_per_step", "waiting sequences", "", 1.0, 1),
     ("kv_usage_per_step", "KV pool in use", "%", 1e2, 2),
 )
 

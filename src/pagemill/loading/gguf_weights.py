@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -63,6 +64,15 @@ class GGUFWeights:
         """Return the tensor's canonical shape, without reading it."""
         shape = self.file.tensors[self._gguf_names[name]].shape
         return shape[::-1] if self._changes[name] is Change.TRANSPOSED else shape
+
+    def stored_type(self, name: str) -> str:
+        """Return the file's type of the tensor, such as ``Q4_K``."""
+        return self.file.tensors[self._gguf_names[name]].type.name
+
+    @property
+    def files(self) -> list[Path]:
+        """The one file that holds the tensors."""
+        return [self.file.path]
 
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor: F32, F16 and BF16 as stored, quantized types as float32."""

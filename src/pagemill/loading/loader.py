@@ -12,7 +12,7 @@ from pagemill.loading.gguf_weights import GGUFWeights
 from pagemill.loading.hf_directory import read_generation_config, read_hf_config
 from pagemill.loading.safetensors_weights import SafetensorsWeights
 from pagemill.loading.sources import resolve_model
-from pagemill.loading.weights import WeightSource
+from pagemill.loading.weights import WeightFiles
 
 if TYPE_CHECKING:
     from pagemill.loading.tokenizer import FileTokenizer
@@ -28,7 +28,7 @@ class LoadedModel:
     """The GGUF file or the directory."""
     hf_config: dict[str, Any]
     """The content of ``config.json``, or its equal made from GGUF metadata."""
-    weights: WeightSource
+    weights: WeightFiles
     tokenizer: FileTokenizer | None
     """None if the model comes without one: it runs on token ids only."""
     generation_config: dict[str, Any]

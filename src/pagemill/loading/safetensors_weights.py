@@ -81,10 +81,20 @@ class SafetensorsWeights:
         handle, stored, _ = self._tensors[name]
         return tuple(handle.get_slice(stored).get_shape())
 
+    def stored_type(self, name: str) -> str:
+        """Return the file's name for the type of the tensor's numbers, such as ``BF16``."""
+        handle, stored, _ = self._tensors[name]
+        return str(handle.get_slice(stored).get_dtype())
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that hold tensors."""
+        return sorted({path for _, _, path in self._tensors.values()})
+
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor as stored: float32, float16 or bfloat16."""
         handle, stored, path = self._tensors[name]
-        dtype = handle.get_slice(stored).get_dtype()
+        dtype = self.stored_type(name)
         if dtype not in _DTYPES:
             raise UnsupportedModelError(
                 f"{path}: tensor {stored!r} has type {dtype}, which is not supported; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final, Protocol
 
 import torch
@@ -36,6 +37,19 @@ class WeightSource(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor: float32, float16 or bfloat16 as stored, float32 if quantized."""
+        ...
+
+
+class WeightFiles(WeightSource, Protocol):
+    """A source that lies in files, and knows how its tensors are stored there."""
+
+    @property
+    def files(self) -> Collection[Path]:
+        """The files that hold the tensors."""
+        ...
+
+    def stored_type(self, name: str) -> str:
+        """What the file calls the type of its numbers: ``F32``, ``BF16``, ``Q4_K``."""
         ...
 
 
