@@ -3,7 +3,8 @@
 Weights come in the dtype in which they are stored (float32, bfloat16, float16); every op computes
 in float32 and returns float32. Each output row depends on its own input row alone, bit for bit, so
 that a token's logits are the same whatever else is in the batch; ``tests/unit/kernels`` holds
-every op to it.
+every op to it. The one limit is BLAS's: a `linear` with so few outputs that a thread gets less than
+a dozen of them (below 192 in all, on many threads) may move the last bit.
 
     T  rows of the batch      H  hidden size      I  intermediate size
     Hq query heads            Hkv key/value heads D  head dimension

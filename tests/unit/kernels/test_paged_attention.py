@@ -100,6 +100,20 @@ def test_it_follows_the_definition(name: str, window: int | None, soft_cap: floa
         torch.testing.assert_close(output, case.expected(b, window, soft_cap), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("window", [None, 1, 10, 256])
+def test_every_place_of_a_tile_boundary_follows_the_definition(
+    window: int | None, rows: int
+) -> None:
+    torch.set_num_threads(1)
+    edges = {254, 512} if window is None else {254, 512, 256 + window, 512 + window}
+    for length in sorted({edge + i for edge in edges for i in range(-4, 5)}):
+        case = Case([length], [rows], num_heads=2, num_kv_heads=1)
+        torch.testing.assert_close(
+            case.run(window)[0], case.expected(0, window, None), rtol=1e-5, atol=2e-6
+        )
+
+
 @pytest.mark.parametrize("window", [None, 7, 300])
 def test_a_row_has_the_same_bits_in_any_batch_and_any_chunk(window: int | None) -> None:
     torch.set_num_threads(1)
