@@ -53,7 +53,6 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
     model_config = configure_model(config, loaded)
     weights = Weights(loaded.weights, _DTYPES[config.dtype], progress=progress)
     model = build_model(model_config, weights)
-    weights.finish()
     pool = plan_pool(config, model_config)
     runner = TorchRunner(
         model, model_config, num_kv_blocks=pool.num_blocks, block_size=config.block_size
