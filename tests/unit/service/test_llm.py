@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagemill import (
+    LLM,
+    ConfigError,
+    EngineError,
+    InvalidParameterError,
+    ModelNotFoundError,
+    RequestError,
+    RequestTooLargeError,
+    SamplingParams,
+)
+from tests.core_helpers import assert_idle
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model: Path) -> Iterator[LLM]:
+    with LLM(str(tiny_model), num_kv_blocks=32, num_threads=1, check_invariants=True) as llm:
+        yield llm
+
+
+def test_one_prompt_and_many_as_text_or_ids(llm: LLM) -> None:
+    ids = list(b"Hello")
+    one_text = llm.generate("Hello", GREEDY, use_tqdm=False)
+    assert [output.prompt for output in one_text] == ["Hello"]
+    assert one_text[0].prompt_token_ids == ids
+    expected = one_text[0].outputs[0].token_ids
+    assert len(expected) == 6
+    for prompts, count in ((ids, 1), ([ids], 1), (["Hello", "Hello"], 2), ([ids, "Hello"], 2)):
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in outputs] == [expected] * count
+    assert llm.generate([], GREEDY, use_tqdm=False) == []
+    assert_idle(llm.engine)
+
+
+def test_outputs_come_in_the_order_of_the_prompts_whatever_finishes_first(llm: LLM) -> None:
+    lengths = [9, 1, 5, 3]
+    outputs = llm.generate(
+        ["a", "b", "c", "d"],
+        [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in lengths],
+        use_tqdm=False,
+    )
+    assert [output.prompt for output in outputs] == ["a", "b", "c", "d"]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == lengths
+
+
+def test_n_samples_differ_and_the_first_is_that_of_n_1(llm: LLM) -> None:
+    params = {"temperature": 1.0, "seed": 7, "max_tokens": 8, "ignore_eos": True}
+    three = llm.generate("x", SamplingParams(n=3, **params), use_tqdm=False)[0].outputs
+    one = llm.generate("x", SamplingParams(**params), use_tqdm=False)[0].outputs
+    assert [completion.index for completion in three] == [0, 1, 2]
+    assert len({tuple(completion.token_ids) for completion in three}) == 3
+    assert three[0].token_ids == one[0].token_ids
+
+
+def test_one_request_that_cannot_be_served_leaves_none_behind(llm: LLM) -> None:
+    with pytest.raises(RequestTooLargeError):
+        llm.generate(["fine", "x" * 500], GREEDY, use_tqdm=False)
+    assert_idle(llm.engine)
+    assert len(llm.generate("fine", GREEDY, use_tqdm=False)) == 1
+
+
+def test_the_number_of_sampling_params_must_be_that_of_the_prompts(llm: LLM) -> None:
+    with pytest.raises(InvalidParameterError, match="each of the 3 prompts"):
+        llm.generate(["a", "b", "c"], [GREEDY, GREEDY], use_tqdm=False)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, b"bytes", {"a": 1}])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: object) -> None:
+    with pytest.raises(RequestError, match="prompt"):
+        llm.generate(prompts, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_chat_renders_the_template_for_one_conversation_and_for_several(llm: LLM) -> None:
+    conversation = [{"role": "user", "content": "Hi"}]
+    (one,) = llm.chat(conversation, GREEDY, use_tqdm=False)
+    rendered = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert llm.tokenizer is not None
+    assert one.prompt_token_ids == llm.tokenizer.encode(rendered)
+    two = llm.chat([conversation, conversation], GREEDY, use_tqdm=False)
+    assert [o.outputs[0].token_ids for o in two] == [one.outputs[0].token_ids] * 2
+    with pytest.raises(InvalidParameterError, match="messages"):
+        llm.chat([], GREEDY)
+
+
+def test_a_progress_bar_counts_requests_only_when_wanted(
+    llm: LLM, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+    assert capsys.readouterr().err == ""
+    llm.generate(["a", "b"], GREEDY)
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_stats_count_what_was_done(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), num_kv_blocks=8, num_threads=1) as llm:
+        llm.generate(["ab", "cde"], GREEDY, use_tqdm=False)
+        stats = llm.stats()
+    assert stats["num_prompt_tokens"] == 5
+    assert stats["num_generation_tokens"] == 12
+    assert stats["ttft_seconds"]["count"] == 2
+    assert 0 < stats["ttft_seconds"]["p50"] < 60
+
+
+def test_after_close_the_engine_says_so(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), num_kv_blocks=8, num_threads=1)
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineError, match="closed"):
+        llm.generate("a", GREEDY)
+
+
+def test_options_reach_the_engine(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), max_model_len=50, kv_cache_memory="1MiB", block_size=8) as llm:
+        assert llm.engine.max_model_len == 50
+        assert llm.pool.total_bytes <= 2**20
+        assert llm.engine.kv.block_size == 8
+        with pytest.raises(RequestTooLargeError, match="max_model_len=50"):
+            llm.generate([1] * 45, SamplingParams(max_tokens=6), use_tqdm=False)
+    scaling = {"rope_type": "ntk", "factor": 4.0}
+    with LLM(str(tiny_model), rope_scaling=scaling, num_kv_blocks=64) as llm:
+        assert llm.engine.max_model_len == 4 * 128
+        (output,) = llm.generate([1] * 300, GREEDY, use_tqdm=False)
+        assert len(output.outputs[0].token_ids) == 6
+
+
+def test_weights_may_be_stored_in_half_precision(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), dtype="bfloat16", num_kv_blocks=8) as llm:
+        (output,) = llm.generate("Hello", GREEDY, use_tqdm=False)
+        assert len(output.outputs[0].token_ids) == 6
+
+
+def test_a_wrong_name_or_option_is_one_clear_error(tiny_model: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="smollm2-135m"):
+        LLM("smolm2-135m")
+    with pytest.raises(ConfigError, match="did you mean 'block_size'"):
+        LLM(str(tiny_model), blocksize=16)
+    with pytest.raises(ConfigError, match="max_model_len"):
+        LLM(str(tiny_model), max_model_len=4096)
+
+
+def test_a_closed_model_leaves_no_file_open(tiny_model: Path) -> None:
+    def open_files() -> set[str]:
+        paths = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        return {os.readlink(path) for path in paths if os.path.exists(path)}
+
+    with LLM(str(tiny_model), num_kv_blocks=8):
+        pass
+    assert not [path for path in open_files() if str(tiny_model) in path]
+
+
+def test_two_models_in_one_process_do_not_meet(tiny_model: Path, llm: LLM) -> None:
+    alone = llm.generate("abc", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    with LLM(str(tiny_model), num_kv_blocks=4, num_threads=1) as other:
+        for engine in (llm.engine, other.engine):
+            engine.add_request("r", "abc", GREEDY)
+        results = []
+        while llm.engine.has_unfinished_requests() or other.engine.has_unfinished_requests():
+            for engine in (llm.engine, other.engine):
+                results += [output for output in engine.step() if output.finished]
+    assert [output.outputs[0].token_ids for output in results] == [alone, alone]
