@@ -15,6 +15,7 @@ from pagemill.request import Request, RequestTimes, Sequence
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.scheduler import Scheduler
 from pagemill.text.detokenizer import IncrementalDetokenizer
+from pagemill.text.stop_strings import StopStringMatcher
 from pagemill.text.tokenizer_protocol import Tokenizer
 
 
@@ -60,6 +61,8 @@ class Admission:
         """Build the request with its sequences, or raise `RequestError` and change nothing."""
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidParameterError("priority", priority, "must be an integer")
+        if not isinstance(params, SamplingParams):
+            raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
         self._scheduler.policy.check(priority)
         token_ids = self._token_ids(prompt)
         params = self._checked_params(params)
@@ -83,6 +86,12 @@ class Admission:
             if self._tokenizer is None:
                 raise RequestError("prompt is a text, but the engine has no tokenizer; give ids")
             token_ids = self._tokenizer.encode(prompt)
+            if max(token_ids, default=0) >= self._vocab_size:
+                raise RequestError(
+                    f"prompt holds token {max(token_ids)} of the tokenizer, but the model's "
+                    f"vocabulary has {self._vocab_size} tokens; leave that word out, or give the "
+                    "model its own tokenizer"
+                )
         elif isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, SequenceOf):
             raise InvalidParameterError("prompt", prompt, "must be a text or a list of token ids")
         else:
@@ -154,6 +163,7 @@ class Admission:
         if seed is None:
             seed = derive_request_seed(self._engine_seed, self._num_arrivals)
         self._num_arrivals += 1
+        stop = StopStringMatcher(params.stop) if params.stop else None
         for index in range(params.n):
             request.sequences.append(
                 Sequence(
@@ -161,19 +171,21 @@ class Admission:
                     request=request,
                     index=index,
                     seed=derive_seed(seed, index),
-                    detokenizer=self._detokenizer(params),
+                    detokenizer=self._detokenizer(params, stop),
                     token_ids=list(request.prompt_token_ids),
                 )
             )
             self._next_seq_id += 1
 
-    def _detokenizer(self, params: SamplingParams) -> IncrementalDetokenizer | None:
+    def _detokenizer(
+        self, params: SamplingParams, stop: StopStringMatcher | None
+    ) -> IncrementalDetokenizer | None:
         if self._tokenizer is None:
             return None
         return IncrementalDetokenizer(
             self._tokenizer,
             skip_special_tokens=params.skip_special_tokens,
-            stop=params.stop,
+            stop=stop,
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
         )

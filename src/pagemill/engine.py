@@ -12,14 +12,15 @@ works the same with the simulated ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 
 from pagemill.admission import Admission
 from pagemill.batch import Batch, ModelRunner, StepResult
 from pagemill.batch_builder import build_batch
 from pagemill.config import EngineConfig
-from pagemill.errors import EngineError, InvalidParameterError
+from pagemill.errors import EngineError, InvalidParameterError, InvariantError
 from pagemill.kvcache.manager import KVCacheManager
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import RequestOutput
@@ -81,7 +82,8 @@ class LLMEngine:
         self._processor = TokenProcessor(tokenizer, self.metrics)
         self._requests: dict[str, Request] = {}
         self._aborted: list[RequestOutput] = []
-        self._failure: BaseException | None = None
+        self._failure: EngineError | None = None
+        self._closed = False
 
     def add_request(
         self,
@@ -108,7 +110,11 @@ class LLMEngine:
         if request_id in self._requests:
             raise InvalidParameterError("request_id", request_id, "is already in use")
         request = self._admission.admit(
-            request_id, prompt, sampling_params or SamplingParams(), priority, self._clock()
+            request_id,
+            prompt,
+            SamplingParams() if sampling_params is None else sampling_params,
+            priority,
+            self._clock(),
         )
         self._requests[request_id] = request
         for seq in request.sequences:
@@ -144,27 +150,38 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Do one step; returns a snapshot of each request that it changed.
 
-        With nothing to do it returns an empty list. If the runner fails, the engine is closed to
-        new requests and every later call raises `EngineError`.
+        With nothing to do it returns an empty list. If a step fails, in the runner or elsewhere,
+        it raises `EngineError`, and so does every later call: the engine's state is unknown.
         """
         self._check_alive()
         outputs, self._aborted = self._aborted, []
         if not self._requests:
             return outputs
-        plan = self.scheduler.schedule()
-        self.metrics.on_scheduled(plan)
-        result = self._execute(build_batch(plan, self.kv))
-        changed = self._apply(plan, result)
-        if self.config.check_invariants:
-            self.audit()
+        with self._closed_by_failure():
+            plan = self.scheduler.schedule()
+            self.metrics.on_scheduled(plan)
+            result = self._execute(build_batch(plan, self.kv))
+            changed = self._apply(plan, result)
+            if self.config.check_invariants:
+                self.audit()
         return outputs + [request.to_output() for request in changed]
 
+    @contextmanager
+    def _closed_by_failure(self) -> Iterator[None]:
+        """Take no more work after an error in the body."""
+        try:
+            yield
+        except EngineError as error:
+            self._failure = error
+            raise
+        except Exception as error:
+            self._failure = EngineError(f"a step failed: {type(error).__name__}: {error}")
+            raise self._failure from error
+
     def _execute(self, batch: Batch) -> StepResult:
-        """Run the batch; a failure of the runner closes the engine, for its state is unknown."""
         try:
             result = self.runner.execute(batch)
         except Exception as error:
-            self._failure = error
             raise EngineError(
                 f"the model runner failed: {type(error).__name__}: {error}"
             ) from error
@@ -196,10 +213,13 @@ class LLMEngine:
             not seq.is_finished for request in self._requests.values() for seq in request.sequences
         )
         if queued != unfinished:
-            raise EngineError(f"{unfinished} unfinished sequences, but {queued} are queued")
+            raise InvariantError(f"{unfinished} unfinished sequences, but {queued} are queued")
 
     def close(self) -> None:
         """Abort what is left and release the runner. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
         for request_id in list(self._requests):
             self.abort(request_id, report=False)
         self._aborted.clear()

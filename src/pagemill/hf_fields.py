@@ -34,8 +34,9 @@ _NO_EFFECT = frozenset({
     "prefix", "decoder_start_token_id", "reorder_and_upcast_attn", "n_ctx",
 })
 # fmt: on
-"""Training, generation defaults (read elsewhere), bookkeeping; ``reorder_and_upcast_attn`` asks
-for the float32 attention that is always computed here; ``n_ctx`` repeats ``n_positions``."""
+"""Training, generation defaults (requests state their own), bookkeeping;
+``reorder_and_upcast_attn`` asks for the float32 attention that is always computed here; ``n_ctx``
+repeats ``n_positions``."""
 
 
 class FieldReader:

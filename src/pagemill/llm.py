@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import Any, Self, cast
@@ -93,7 +93,7 @@ class LLM:
         conversations = _conversations(messages)
         prompts = [
             self.tokenizer.encode_chat(
-                [dict(message) for message in conversation],
+                conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )
@@ -129,19 +129,20 @@ class LLM:
         try:
             for request_id, prompt, one in zip(ids, prompts, params, strict=True):
                 self.engine.add_request(request_id, prompt, one)
-            finished = self._step_to_end(len(ids), use_tqdm)
+            finished = self._step_to_end(frozenset(ids), use_tqdm)
         except BaseException:
             for request_id in ids:
                 self.engine.abort(request_id, report=False)
             raise
         return [finished[request_id] for request_id in ids]
 
-    def _step_to_end(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
+    def _step_to_end(self, ids: Collection[str], use_tqdm: bool) -> dict[str, RequestOutput]:
+        """The last output of each request of ``ids``; those of others are left out."""
         finished: dict[str, RequestOutput] = {}
-        with tqdm(total=num_requests, desc="requests", disable=not use_tqdm) as bar:
-            while len(finished) < num_requests:
+        with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
+            while len(finished) < len(ids):
                 for output in self.engine.step():
-                    if output.finished:
+                    if output.finished and output.request_id in ids:
                         finished[output.request_id] = output
                         bar.update()
                         speed = self.engine.metrics.generation_tokens_per_second

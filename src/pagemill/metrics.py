@@ -91,7 +91,7 @@ class MetricsCollector:
     def on_scheduled(self, plan: SchedulerOutput) -> None:
         """Note a step's beginning and what it plans."""
         now = self._clock()
-        for seq in plan.admitted:
+        for seq, _ in plan.scheduled:
             if seq.request.times.first_scheduled_seconds is None:
                 seq.request.times.first_scheduled_seconds = now
         self._step_started = now

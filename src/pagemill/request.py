@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pagemill.outputs import CompletionOutput, FinishReason, LogprobsAtPosition, RequestOutput
@@ -174,7 +174,7 @@ class Request:
             outputs=[_completion(seq) for seq in self.sequences],
             finished=self.is_finished,
             num_cached_tokens=0,
-            metrics=self.times,
+            metrics=replace(self.times),
         )
 
 

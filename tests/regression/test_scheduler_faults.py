@@ -179,6 +179,22 @@ def test_an_urgent_request_starts_within_a_few_steps_though_all_slots_are_taken(
     )
 
 
+def test_whoever_is_preempted_for_a_better_ranked_request_makes_room_for_it_in_that_step() -> None:
+    engine = simulated_engine(num_kv_blocks=6, block_size=4, scheduling_policy="priority")
+    engine.add_request("best", prompt_of(4), SamplingParams(max_tokens=12), priority=0)
+    engine.add_request("low", prompt_of(3, 1), SamplingParams(max_tokens=20, seed=1), priority=2)
+    engine.step()
+    engine.add_request("middle", prompt_of(16, 2), SamplingParams(max_tokens=1), priority=1)
+    # "best" grows into a new block in the very step that preempts "low" for "middle".
+    outputs = {output.request_id: output for output in engine.step()}
+    assert engine.metrics.num_preemptions_recompute == 1
+    assert outputs.keys() == {"best", "middle"}
+    assert outputs["middle"].finished
+    assert tokens(run_to_end(engine)["low"]) == tokens(
+        alone(prompt_of(3, 1), SamplingParams(max_tokens=20, seed=1))
+    )
+
+
 def test_aging_lets_a_low_priority_request_finish_under_an_endless_urgent_stream() -> None:
     policy = PriorityPolicy(aging_seconds=0.5)
     engine = simulated_engine(max_num_seqs=2, scheduling_policy=policy)

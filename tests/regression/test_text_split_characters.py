@@ -17,7 +17,7 @@ TEXTS = ["🙂🙃👩\u200d👧", "人工智能是", "Žluťoučký kůň", "�
 
 def pieces_of(tokenizer: FileTokenizer, ids: list[int]) -> list[str]:
     detokenizer = IncrementalDetokenizer(
-        tokenizer, skip_special_tokens=True, stop=[], include_stop_str_in_output=False
+        tokenizer, skip_special_tokens=True, stop=None, include_stop_str_in_output=False
     )
     pieces: list[str] = []
     for index, token_id in enumerate(ids):

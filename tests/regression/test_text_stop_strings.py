@@ -8,6 +8,7 @@ import pytest
 
 from pagemill.loading.tokenizer import FileTokenizer
 from pagemill.text.detokenizer import IncrementalDetokenizer, StopMatch
+from pagemill.text.stop_strings import StopStringMatcher
 from tests.unit.loading_text.tiny_vocabularies import byte_level_metadata
 
 # "CD", "FGH" and the like are tokens, so that a stop string starts and ends inside tokens.
@@ -19,7 +20,10 @@ def stream(
 ) -> tuple[list[str], StopMatch | None]:
     """Return the pieces that a client is sent, and the match."""
     detokenizer = IncrementalDetokenizer(
-        tokenizer, skip_special_tokens=True, stop=stop, include_stop_str_in_output=include_stop
+        tokenizer,
+        skip_special_tokens=True,
+        stop=StopStringMatcher(stop),
+        include_stop_str_in_output=include_stop,
     )
     pieces: list[str] = []
     match = None

@@ -128,18 +128,22 @@ class RotaryTable:
     def __init__(self, config: RopeConfig, max_model_len: int) -> None:
         self._frequencies, self._factor = rope_frequencies(config, max_model_len)
         empty = torch.empty(0, config.rotary_dim // 2)
-        self._cos, self._sin = empty, empty
+        self._table = (empty, empty)
 
     def up_to(self, max_position: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines, ``[at least max_position + 1, rotary_dim / 2]`` float32."""
-        num_computed = self._cos.shape[0]
+        num_computed = self._table[0].shape[0]
         if max_position >= num_computed:
             # At least doubled, so that a long generation copies each row a bounded number of times.
             end = max(max_position + 1, 2 * num_computed)
-            pieces = [self._piece(start) for start in range(num_computed, end, self._PIECE)]
-            self._cos = torch.cat([self._cos] + [cos for cos, _ in pieces])
-            self._sin = torch.cat([self._sin] + [sin for _, sin in pieces])
-        return self._cos, self._sin
+            starts = range(num_computed, end, self._PIECE)
+            pieces = [self._table, *(self._piece(start) for start in starts)]
+            # Both at once: an interrupted step must not leave one longer than the other.
+            self._table = (
+                torch.cat([cos for cos, _ in pieces]),
+                torch.cat([sin for _, sin in pieces]),
+            )
+        return self._table
 
     def _piece(self, start: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions = torch.arange(start, start + self._PIECE, dtype=torch.float32)

@@ -45,7 +45,8 @@ class SpecialTokenGuard:
         for content in self._contents:
             lengths[content[0]].add(len(content))
         self._lengths = {char: sorted(found, reverse=True) for char, found in lengths.items()}
-        self._first_char = re.compile("[" + re.escape("".join(self._lengths)) + "]")
+        any_first_char = "[" + re.escape("".join(self._lengths)) + "]"
+        self._first_char = re.compile(any_first_char if self._lengths else "(?!)")  # (?!): never
 
     def protect(self, messages: list[Message], avoid: str) -> tuple[list[Message], Originals]:
         """Put private characters for all special tokens in the messages' texts.

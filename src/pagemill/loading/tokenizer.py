@@ -6,7 +6,7 @@ a sequence exactly once, each token's bytes, which tokens end a text, and chats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ import tokenizers
 
 from pagemill.errors import InvalidParameterError, RequestError
 from pagemill.loading.byte_decoding import ByteDecoder
-from pagemill.loading.chat_messages import Message, check_messages
+from pagemill.loading.chat_messages import check_messages
 from pagemill.loading.chat_template import ChatTemplate
 from pagemill.loading.gguf_tokenizer import build_from_gguf
 from pagemill.loading.special_token_guard import SpecialTokenGuard
@@ -131,7 +131,7 @@ class FileTokenizer:
 
     def apply_chat_template(
         self,
-        messages: list[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -150,7 +150,7 @@ class FileTokenizer:
 
     def encode_chat(
         self,
-        messages: list[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,

@@ -29,8 +29,6 @@ class SchedulerOutput:
 
     scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
     """Who computes how many tokens; in the batch's row order. Blocks for them are allocated."""
-    admitted: list[Sequence] = field(default_factory=list)
-    """Those of them that left the waiting queue in this step."""
     preempted: list[Sequence] = field(default_factory=list)
     """Who lost its blocks and is waiting again."""
     num_tokens: int = 0
@@ -150,18 +148,21 @@ class Scheduler:
             seq = self.waiting.first
             if not self._has_room(seq, growing, len(self.running), self.kv.num_free_blocks):
                 return
-            self.waiting.remove(seq)
-            allocated = self.kv.grow_to(seq.seq_id, seq.num_tokens)
-            assert allocated, "_has_room promised the blocks"
-            seq.status = SequenceStatus.RUNNING
-            self.running.add(seq)
+            self._admit(seq)
             growing += self._may_grow(seq)
-            plan.admitted.append(seq)
             budget = self.max_num_batched_tokens - plan.num_tokens
             plan.add(seq, min(seq.num_uncomputed_tokens, budget))
 
+    def _admit(self, seq: Sequence) -> None:
+        """Let a waiting sequence run; it gets the blocks of all its tokens."""
+        self.waiting.remove(seq)
+        allocated = self.kv.grow_to(seq.seq_id, seq.num_tokens)
+        assert allocated, "_has_room promised the blocks"
+        seq.status = SequenceStatus.RUNNING
+        self.running.add(seq)
+
     def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
-        """Make room for a waiting sequence by preempting running ones that rank below it.
+        """Admit the first waiting sequence in the place of running ones that rank below it.
 
         Under ``fcfs`` there are none. Nobody is preempted unless that really makes room.
         """
@@ -181,6 +182,8 @@ class Scheduler:
             num_free += len(self.kv.block_table(victim.seq_id))
         for victim in victims:
             self._preempt(victim, plan)
+        if victims:  # now: the decodes of this step may take the blocks to spare
+            self._admit(seq)
 
     def _has_room(self, seq: Sequence, growing: int, num_running: int, num_free: int) -> bool:
         """Whether ``seq`` may be admitted: a slot, its blocks, and a block to spare for each of

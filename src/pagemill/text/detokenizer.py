@@ -10,7 +10,6 @@ Nothing is decoded twice: a token costs time in proportion to its own bytes.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagemill.text.stop_strings import StopStringMatcher
@@ -42,7 +41,8 @@ class IncrementalDetokenizer:
     - A stop string completed by a token before the ``min_tokens``-th is ordinary text and is not
       looked at again; one that has begun there and is completed later counts.
 
-    Ids at or beyond ``tokenizer.vocab_size`` (a model's padding rows) add no bytes.
+    Ids at or beyond ``tokenizer.vocab_size`` (a model's padding rows) add no bytes. The samples of
+    one request share its matcher ``stop``, which holds no state of a text.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class IncrementalDetokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special_tokens: bool,
-        stop: Sequence[str],
+        stop: StopStringMatcher | None,
         include_stop_str_in_output: bool,
         min_tokens: int = 0,
     ) -> None:
@@ -58,7 +58,7 @@ class IncrementalDetokenizer:
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
-        self._matcher = StopStringMatcher(stop) if stop else None
+        self._matcher = stop
         self._state = StopStringMatcher.START
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._shown: list[str] = []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import subprocess
 import sys
@@ -108,6 +109,40 @@ def test_a_bad_prompt_is_refused_and_the_engine_lives_on(prompt: object, message
     assert set(run_to_end(engine)) == {"good"}
 
 
+def test_a_token_that_the_model_has_no_vector_for_is_refused_in_a_text_too() -> None:
+    class WiderTokenizer(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [1, 258]
+
+    engine = simulated_engine(tokenizer=WiderTokenizer())
+    with pytest.raises(RequestError, match=r"token 258 .* vocabulary has 258 tokens"):
+        engine.add_request("r", "x", SamplingParams(max_tokens=1))
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {}, "greedy"])
+def test_what_are_no_sampling_params_is_refused(params: object) -> None:
+    with pytest.raises(InvalidParameterError, match="sampling_params must be a SamplingParams"):
+        simulated_engine().add_request("r", [1], params)  # type: ignore[arg-type]
+
+
+def test_samples_of_one_request_share_the_automaton_of_its_stop_strings() -> None:
+    engine = simulated_engine(tokenizer=ByteTokenizer())
+    engine.add_request("r", "x", SamplingParams(n=3, stop=["never seen"], max_tokens=1))
+    detokenizers = [seq.detokenizer for seq in engine._requests["r"].sequences]
+    assert len({id(one and one._matcher) for one in detokenizers}) == 1
+
+
+def test_later_steps_do_not_change_an_output() -> None:
+    engine = simulated_engine()
+    engine.add_request("r", [1], SamplingParams(max_tokens=2))
+    (first,) = engine.step()
+    before = copy.deepcopy(first)
+    (last,) = engine.step()
+    assert first == before
+    assert last.metrics.finished_seconds is not None
+
+
 def test_token_ids_may_be_numpy_integers() -> None:
     engine = simulated_engine()
     engine.add_request("r", list(np.arange(3)), SamplingParams(max_tokens=1))
@@ -186,10 +221,38 @@ def test_a_failing_runner_closes_the_engine_with_its_own_message() -> None:
     engine.add_request("r", [1], SamplingParams(max_tokens=2))
     with pytest.raises(EngineError, match="out of memory"):
         engine.step()
-    with pytest.raises(EngineError, match="takes no more work: out of memory"):
+    with pytest.raises(EngineError, match=r"takes no more work: .*out of memory"):
         engine.add_request("s", [1], SamplingParams(max_tokens=2))
     engine.close()
     assert_idle(engine)
+
+
+def test_a_failure_anywhere_in_a_step_closes_the_engine() -> None:
+    class BrokenTokenizer(ByteTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            raise KeyError(token_id)
+
+    engine = simulated_engine(tokenizer=BrokenTokenizer())
+    engine.add_request("r", "x", SamplingParams(max_tokens=2))
+    for message in ("a step failed: KeyError", "takes no more work: a step failed: KeyError"):
+        with pytest.raises(EngineError, match=message):
+            engine.step()
+    engine.close()
+    assert_idle(engine)
+
+
+def test_closing_twice_closes_the_runner_once() -> None:
+    class CountingRunner(FailingRunner):
+        num_closed = 0
+
+        def close(self) -> None:
+            self.num_closed += 1
+
+    engine = simulated_engine()
+    engine.runner = runner = CountingRunner()
+    engine.close()
+    engine.close()
+    assert runner.num_closed == 1
 
 
 def test_a_closed_engine_says_so() -> None:

@@ -51,6 +51,12 @@ def test_a_chat_without_special_tokens_has_the_ids_of_its_text(contents: list[st
     assert TOKENIZER.encode_chat(messages) == TOKENIZER.encode(text, add_special_tokens=False)
 
 
+def test_a_vocabulary_without_special_tokens_can_chat() -> None:
+    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    tokenizer = FileTokenizer.from_gguf(byte_level_metadata(control=(), template=template))
+    assert tokenizer.encode_chat([{"role": "user", "content": "<|im_end|>"}]) == [*b"[<|im_end|>]"]
+
+
 def test_further_fields_of_a_message_are_guarded_too() -> None:
     template = "{% for m in messages %}<|im_start|>{{ m.tool_calls[0].name }}{% endfor %}"
     tokenizer = FileTokenizer.from_gguf(byte_level_metadata(template=template))

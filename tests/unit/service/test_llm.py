@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_outputs_come_in_the_order_of_the_prompts_whatever_finishes_first(llm: L
 
 
 def test_n_samples_differ_and_the_first_is_that_of_n_1(llm: LLM) -> None:
-    params = {"temperature": 1.0, "seed": 7, "max_tokens": 8, "ignore_eos": True}
+    params: dict[str, Any] = {"seed": 7, "max_tokens": 8, "ignore_eos": True}
     three = llm.generate("x", SamplingParams(n=3, **params), use_tqdm=False)[0].outputs
     one = llm.generate("x", SamplingParams(**params), use_tqdm=False)[0].outputs
     assert [completion.index for completion in three] == [0, 1, 2]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemill.text.detokenizer import IncrementalDetokenizer, StopMatch
+from pagemill.text.stop_strings import StopStringMatcher
 
 
 class FakeTokenizer:
@@ -116,7 +117,7 @@ def detokenizer(
     return IncrementalDetokenizer(
         FakeTokenizer(tokens, special),
         skip_special_tokens=skip_special_tokens,
-        stop=stop or [],
+        stop=StopStringMatcher(stop) if stop else None,
         include_stop_str_in_output=include_stop,
         min_tokens=min_tokens,
     )
