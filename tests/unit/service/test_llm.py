@@ -35,7 +35,8 @@ def test_one_prompt_and_many_as_text_or_ids(llm: LLM) -> None:
     assert one_text[0].prompt_token_ids == ids
     expected = one_text[0].outputs[0].token_ids
     assert len(expected) == 6
-    for prompts, count in ((ids, 1), ([ids], 1), (["Hello", "Hello"], 2), ([ids, "Hello"], 2)):
+    forms: list[tuple[Any, int]] = [(ids, 1), ([ids], 1), (["Hello"] * 2, 2), ([ids, "Hello"], 2)]
+    for prompts, count in forms:
         outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == [expected] * count
     assert llm.generate([], GREEDY, use_tqdm=False) == []
