@@ -1,59 +1,41 @@
 // Sixteen lanes of float or int32, the same on every instruction set.
 //
 // One panel of a packed weight is sixteen output rows, so a vector here holds one number for each
-// row of a panel, and every kernel is written once over these types. Compiled three times, with
-// the flags of each instruction set; PAGEMILL_ISA_NAMESPACE keeps the copies apart.
+// row of a panel, and every kernel is written once over these types. Compiled once with the flags of
+// each instruction set; PAGEMILL_ISA_NAMESPACE (avx512, avx2 or portable) keeps the copies apart.
+//
+//   F16   16 x float   zero splat lane_numbers load load_first load_half load_bfloat load_u8 load_s8
+//                      store store_first store_half store_bfloat + - * / fma min max abs copy_sign
+//                      select_less sum largest round_to_int as_int
+//   I16   16 x int32   splat_int load_int store_int + - shift_left to_float as_float power_of_two
+//                      store_s8
+//   B64   64 bytes, 4 for each of 16 lanes
+//                      load_bytes low_nibbles high_nibbles bits_4_5 add_16_where |
+//                      dot4 dot4_below_128
+//
+// Every function gives the same bits on every instruction set, except fma (see there) and the bits of
+// a NaN. min and max return their second argument if either is a NaN or both are zero.
+//
+// Compiled with -ffp-contract=off: a multiply-add is fused where a kernel says fma, and nowhere else.
+// Left to the compiler, it would depend on the shape of the loop around it, and the same row could
+// come out differently in another tile.
+//
+// What is written over this header lives in PAGEMILL_ISA_NAMESPACE too: the linker keeps only one
+// copy of any other inline function, and a copy with AVX-512 instructions would end the process on a
+// machine without them. (CMakeLists.txt has the second defence, tests/unit/native a check.)
 #pragma once
 
-#include <cstdint>
-#include <cstring>
+#include <stdint.h>
+#include <string.h>
+
+#define PAGEMILL_INLINE inline __attribute__((always_inline))
 
 #if defined(__AVX512VNNI__)
-#include <immintrin.h>
 #define PAGEMILL_AVX512 1
+#include "simd_avx512.hpp"
 #elif defined(__AVX2__)
-#include <immintrin.h>
 #define PAGEMILL_AVX2 1
+#include "simd_avx2.hpp"
+#else
+#include "simd_portable.hpp"
 #endif
-
-namespace PAGEMILL_ISA_NAMESPACE {
-
-#if PAGEMILL_AVX512
-
-struct F16 { __m512 v; };          // 16 floats
-struct I16 { __m512i v; };         // 16 int32
-struct B64 { __m512i v; };         // 64 bytes: 4 for each of 16 lanes
-
-inline F16 zero() { return {_mm512_setzero_ps()}; }
-inline F16 splat(float x) { return {_mm512_set1_ps(x)}; }
-inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline void store(float* p, F16 x) { _mm512_storeu_ps(p, x.v); }
-inline F16 load_half(const uint16_t* p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))};
-}
-inline F16 load_bfloat(const uint16_t* p) {
-  __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
-}
-inline F16 load_u8(const uint8_t* p) {
-  return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))};
-}
-inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
-inline I16 splat_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
-inline F16 to_float(I16 x) { return {_mm512_cvtepi32_ps(x.v)}; }
-inline B64 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline B64 low_nibbles(B64 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
-inline B64 high_nibbles(B64 x) {
-  return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))};
-}
-// acc[lane] += sum over 4 bytes of weight (0..255) times activation (-127..127)
-inline I16 dot4(I16 acc, B64 weights, int32_t activations) {
-  return {_mm512_dpbusd_epi32(acc.v, weights.v, _mm512_set1_epi32(activations))};
-}
-#endif
-
-}  // namespace

@@ -1,0 +1,25 @@
+// The kernels of each instruction set, and which set this process uses.
+//
+// Included by what is compiled for an instruction set, so nothing of the C++ library is included
+// here; see simd.hpp.
+#pragma once
+
+namespace pagemill {
+
+// Every kernel, as compiled for one instruction set. isa_kernels.inc fills it in.
+struct Isa {
+  const char* name;
+};
+
+// avx512 (F, BW, DQ, VL and VNNI) and avx2 (with FMA and F16C) are built for x86-64 only. Only the
+// kernels of a supported set (see dispatch.hpp) may be called.
+#if defined(__x86_64__)
+const Isa& isa_avx512();
+const Isa& isa_avx2();
+#endif
+const Isa& isa_portable();
+
+// The set in use: the best that this machine can run, until select_isa() says otherwise.
+const Isa& current_isa();
+
+}  // namespace pagemill
