@@ -237,9 +237,8 @@ PAGEMILL_INLINE B64 high_nibbles(B64 x) {
 }
 template <int kFirst>
 PAGEMILL_INLINE B64 bits_4_5(B64 x) {
-  return parts<B64>([&](int i) {
-    return (kFirst < 4 ? x.v[i] << (4 - kFirst & 7) : x.v[i] >> (kFirst - 4 & 7)) & 0x30303030;
-  });
+  constexpr int kLeft = kFirst < 4 ? 4 - kFirst : 0, kRight = kFirst < 4 ? 0 : kFirst - 4;
+  return parts<B64>([&](int i) { return (x.v[i] << kLeft >> kRight) & 0x30303030; });
 }
 PAGEMILL_INLINE B64 add_16_where(B64 x, uint64_t mask) {
   const u8x16 bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};

@@ -1,0 +1,2 @@
+#define PAGEMILL_ISA_NAMESPACE avx2
+#include "simd_cases.inc"

@@ -1,0 +1,2 @@
+#define PAGEMILL_ISA_NAMESPACE avx512
+#include "simd_cases.inc"

@@ -1,0 +1,2 @@
+#define PAGEMILL_ISA_NAMESPACE portable
+#include "simd_cases.inc"
