@@ -7,7 +7,6 @@ tensors and reordering their rows copies nothing.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -190,10 +189,9 @@ class PackedWeight:
             raise IndexError(f"rows {ids.min()} to {ids.max()} of {self.num_rows}")
         out = np.empty((len(ids), self.num_cols), np.float32)
         library = packing_library()
-        read = library.pagemill_dequantize_float if self.is_float else None
-        (read or library.pagemill_dequantize_packed)(
-            self.struct, ids.ctypes.data, len(ids), out.ctypes.data
-        )
+        is_float = self.is_float
+        read = library.pagemill_dequantize_float if is_float else library.pagemill_dequantize_packed
+        read(self.struct, ids.ctypes.data, len(ids), out.ctypes.data)
         return out
 
 
@@ -231,60 +229,49 @@ class PackedLinear:
         return np.concatenate([segment.weight.dequantize() for segment in self.segments])
 
 
-def pack_rows(parts: Sequence[StoredRows], *, num_threads: int = 1) -> PackedLinear:
-    """Join ``parts`` (all of one K), each number as it is stored.
-
-    Neighbours of the same type become one segment. Reads the parts' memory and keeps none of it.
-    """
-    library = packing_library()
-
-    def pack(stored: StoredType, rows: _Rows) -> PackedWeight:
-        if stored.is_float:
-            weight = PackedWeight.empty_float(stored, rows.num_rows, rows.num_cols)
-            rows.fill(weight, num_threads, library.pagemill_pack_floats)
-        else:
-            size = (rows.num_rows, rows.num_cols)
-            weight = PackedWeight.empty_packed(stored.name, stored, PER_CHANNEL, *size)
-            rows.fill(weight, num_threads, library.pagemill_pack_blocks, stored)
-        return weight
-
-    return PackedLinear([pack(stored, rows) for stored, rows in _by_type(parts)])
+class NotFiniteError(ValueError):
+    """A weight to be quantized is infinite or not a number."""
 
 
-def quantize_rows(
+def pack_rows(
     parts: Sequence[StoredRows],
-    quantization: Quantization,
+    quantization: Quantization | None = None,
     group_size: int | None = None,
     *,
     num_threads: int = 1,
 ) -> PackedLinear:
-    """Join ``parts``, float rows of one K, and quantize them.
+    """Join ``parts``; neighbours of the same type become one segment.
+
+    Reads the parts' memory and keeps none of it.
 
     Args:
-        parts: rows of float32, bfloat16 or float16.
-        quantization: ``int8`` is symmetric and rounds to nearest; ``int4`` is affine, its scale
-            and minimum searched for the least squared error.
+        parts: rows of one K, in the order of the outputs.
+        quantization: what becomes of float rows; those quantized already stay as they are. None:
+            floats stay, too. ``int8`` is symmetric and rounds to nearest; ``int4`` is affine, its
+            scale and minimum searched for the least squared error.
         group_size: columns that share a scale, one of `GROUP_SIZES`; None: the default.
         num_threads: how many work on it.
 
-    Raises ValueError if a weight is infinite or not a number.
+    Raises `NotFiniteError`, and ValueError for a group size that kernels do not know.
     """
-    size = DEFAULT_GROUP_SIZE[quantization] if group_size is None else group_size
-    if size not in GROUP_SIZES:
+    if len({part.num_cols for part in parts}) != 1:
+        raise ValueError("the parts of a linear map must share their number of columns")
+    size = group_size
+    if quantization is not None and size is None:
+        size = DEFAULT_GROUP_SIZE[quantization]
+    if size is not None and size not in GROUP_SIZES:
         raise ValueError(f"group_size must be one of {GROUP_SIZES}, got {size}")
-    name = f"{quantization}-{'row' if size == PER_CHANNEL else size}"
-    library = packing_library()
-
-    def pack(stored: StoredType, rows: _Rows) -> PackedWeight:
-        weight = PackedWeight.empty_packed(
-            name, _QUANTIZED[quantization], size, rows.num_rows, rows.num_cols
-        )
-        finite = rows.fill(weight, num_threads, library.pagemill_quantize, _FLOATS[stored])
-        if not all(finite):
-            raise ValueError("a weight is infinite or not a number")
-        return weight
-
-    return PackedLinear([pack(stored, rows) for stored, rows in _by_type(parts)])
+    weights = []
+    for stored, group in groupby(parts, key=lambda part: part.type):
+        rows = _Rows(np.concatenate([part.addresses() for part in group]), parts[0].num_cols)
+        if not stored.is_float:
+            weights.append(_pack_blocks(stored, rows, num_threads))
+        elif quantization is None:
+            weights.append(_pack_floats(stored, rows, num_threads))
+        else:
+            assert size is not None
+            weights.append(_quantize(stored, rows, quantization, size, num_threads))
+    return PackedLinear(weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,14 +301,29 @@ class _Rows:
             return list(pool.map(fill_range, cuts[:-1], cuts[1:]))
 
 
-def _by_type(parts: Sequence[StoredRows]) -> list[tuple[StoredType, _Rows]]:
-    if len({part.num_cols for part in parts}) != 1:
-        raise ValueError("the parts of a linear map must share their number of columns")
-    result = []
-    for stored, group in groupby(parts, key=lambda part: part.type):
-        addresses = np.concatenate([part.addresses() for part in group])
-        result.append((stored, _Rows(addresses, parts[0].num_cols)))
-    return result
+def _pack_blocks(stored: StoredType, rows: _Rows, num_threads: int) -> PackedWeight:
+    size = (rows.num_rows, rows.num_cols)
+    weight = PackedWeight.empty_packed(stored.name, stored, PER_CHANNEL, *size)
+    rows.fill(weight, num_threads, packing_library().pagemill_pack_blocks, stored)
+    return weight
+
+
+def _pack_floats(stored: StoredType, rows: _Rows, num_threads: int) -> PackedWeight:
+    weight = PackedWeight.empty_float(stored, rows.num_rows, rows.num_cols)
+    rows.fill(weight, num_threads, packing_library().pagemill_pack_floats)
+    return weight
+
+
+def _quantize(
+    stored: StoredType, rows: _Rows, quantization: Quantization, group_size: int, num_threads: int
+) -> PackedWeight:
+    name = f"{quantization}-{'row' if group_size == PER_CHANNEL else group_size}"
+    size = (rows.num_rows, rows.num_cols)
+    weight = PackedWeight.empty_packed(name, _QUANTIZED[quantization], group_size, *size)
+    quantize = packing_library().pagemill_quantize
+    if not all(rows.fill(weight, num_threads, quantize, _FLOATS[stored])):
+        raise NotFiniteError("a weight is infinite or not a number")
+    return weight
 
 
 def _aligned(num_bytes: int) -> ByteArray:

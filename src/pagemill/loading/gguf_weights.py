@@ -6,9 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from pagemill.errors import InvalidFileError, UnsupportedModelError
+from pagemill.kernels.packing import IntArray, StoredRows, StoredType
 from pagemill.loading.gguf_config import GGUFFields, gguf_to_hf_config
 from pagemill.loading.gguf_file import GGUFFile, TensorType
 from pagemill.loading.gguf_names import ARCHITECTURES, NOT_WEIGHTS, Change, place_of
@@ -78,15 +80,29 @@ class GGUFWeights:
         """Read one tensor: F32, F16 and BF16 as stored, quantized types as float32."""
         change = self._changes[name]
         tensor = self._stored_values(self._gguf_names[name])
-        if change is Change.PERMUTED_QUERY:
-            return self._unpermuted(name, tensor, self._fields.num_heads())
-        if change is Change.PERMUTED_KEY:
-            return self._unpermuted(name, tensor, self._fields.num_kv_heads())
+        order = self._row_order(name)
+        if order is not None:
+            return tensor[torch.from_numpy(order)]
         if change is Change.PLUS_ONE:
             return tensor.float() - 1.0  # in half precision 1 + w has lost digits already
         if change is Change.TRANSPOSED:
             return tensor.T
         return tensor
+
+    def quantized_rows(self, name: str) -> StoredRows | None:
+        """The rows of a quantized matrix as they lie in the file, in canonical order.
+
+        None if the tensor is stored in floats, is no matrix, or differs from the canonical one
+        otherwise than in the order of its rows.
+        """
+        info = self.file.tensors[self._gguf_names[name]]
+        change = self._changes[name]
+        if info.type in _AS_STORED or len(info.shape) != 2:
+            return None
+        if change in (Change.PLUS_ONE, Change.TRANSPOSED):
+            return None
+        raw = self.file.raw(info.name)
+        return StoredRows(StoredType(info.type), raw, info.shape[1], self._row_order(name))
 
     def hf_config(self) -> dict[str, Any]:
         """Translate the metadata into the content of a Hugging Face ``config.json``."""
@@ -107,17 +123,22 @@ class GGUFWeights:
         # A copy: the mapped file is read-only, and torch has no such tensors.
         return torch.from_numpy(self.file.raw(gguf_name).copy()).view(dtype).reshape(info.shape)
 
-    def _unpermuted(self, name: str, tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
-        """Undo the converter's order of rows.
+    def _row_order(self, name: str) -> IntArray | None:
+        """The stored row that is the canonical row i, for each i; None if they are the same.
 
-        Within a head it interleaves the halves: row 2 i is the old i, row 2 i + 1 the old
-        i + head_dim / 2.
+        Within a head the converter interleaves the halves: row 2 i is the old i, row 2 i + 1 the
+        old i + head_dim / 2.
         """
-        rows = tensor.shape[0]
+        if self._changes[name] is Change.PERMUTED_QUERY:
+            num_heads = self._fields.num_heads()
+        elif self._changes[name] is Change.PERMUTED_KEY:
+            num_heads = self._fields.num_kv_heads()
+        else:
+            return None
+        rows = self.file.tensors[self._gguf_names[name]].shape[0]
         if rows % (2 * num_heads):
             raise InvalidFileError(
                 f"{self.file.path}: tensor {self._gguf_names[name]!r} has {rows} rows, which "
                 f"{num_heads} heads cannot share in rotary pairs"
             )
-        paired = tensor.reshape(num_heads, rows // num_heads // 2, 2, -1)
-        return paired.transpose(1, 2).reshape(tensor.shape)
+        return np.arange(rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(rows)

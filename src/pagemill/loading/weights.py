@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 
 from pagemill.errors import InvalidFileError, UnsupportedModelError
+from pagemill.kernels.packing import (
+    NotFiniteError,
+    PackedLinear,
+    Quantization,
+    StoredRows,
+    pack_rows,
+)
 from pagemill.loading.progress import Progress
 
 # Buffers that old checkpoints store beside the weights; every model computes them itself.
@@ -37,6 +44,15 @@ class WeightSource(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor: float32, float16 or bfloat16 as stored, float32 if quantized."""
+        ...
+
+
+@runtime_checkable
+class QuantizedSource(Protocol):
+    """A source that may hold matrices in quantized blocks."""
+
+    def quantized_rows(self, name: str) -> StoredRows | None:
+        """The rows of a matrix as stored; None if they are no quantized blocks."""
         ...
 
 
@@ -83,6 +99,56 @@ class Weights:
         Raises `UnsupportedModelError` if it is missing and `InvalidFileError` if its shape is
         another one; both messages name the tensor.
         """
+        self._require(name, shape)
+        tensor = self._source.load(name).to(self._dtype).contiguous()
+        self._mark_taken(name)
+        return tensor
+
+    def take_linear(
+        self,
+        names: Sequence[str],
+        in_size: int,
+        out_sizes: Sequence[int],
+        *,
+        quantization: Quantization | None = None,
+        group_size: int | None = None,
+        num_threads: int = 1,
+    ) -> PackedLinear:
+        """Read matrices ``[out, in]`` of one input, packed for the native kernels and joined.
+
+        Args:
+            names: the tensors, in the order of the outputs.
+            in_size: K, the same for all.
+            out_sizes: the rows of each.
+            quantization: what float weights become; None: they are cast to ``dtype``. What the
+                checkpoint has quantized stays as it is stored.
+            group_size: see `pack_rows`.
+            num_threads: how many pack.
+
+        Raises like `take`; also `InvalidFileError` if a weight to be quantized is not finite.
+        """
+        floats: list[torch.Tensor] = []  # what rows point into, while they are read
+        parts = []
+        for name, out_size in zip(names, out_sizes, strict=True):
+            self._require(name, (out_size, in_size))
+            rows = None
+            if isinstance(self._source, QuantizedSource):
+                rows = self._source.quantized_rows(name)
+            if rows is None:
+                tensor = self._source.load(name)
+                tensor = (tensor if quantization else tensor.to(self._dtype)).contiguous()
+                floats.append(tensor)
+                rows = StoredRows.of_tensor(tensor)
+            parts.append(rows)
+        try:
+            linear = pack_rows(parts, quantization, group_size, num_threads=num_threads)
+        except NotFiniteError as error:
+            raise InvalidFileError(f"tensor {' or '.join(map(repr, names))}: {error}") from None
+        for name in names:
+            self._mark_taken(name)
+        return linear
+
+    def _require(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._names:
             raise UnsupportedModelError(
                 f"the checkpoint has no tensor {name!r} (expected shape {list(shape)}); "
@@ -94,11 +160,11 @@ class Weights:
                 f"tensor {name!r} has shape {list(stored_shape)}, but the model's configuration "
                 f"asks for {list(shape)}"
             )
-        tensor = self._source.load(name).to(self._dtype).contiguous()
+
+    def _mark_taken(self, name: str) -> None:
         if name not in self._taken:
             self._taken.add(name)
             self._progress.advance(1)
-        return tensor
 
     def finish(self) -> None:
         """Refuse tensors that the model did not take: it would compute something else.

@@ -1,8 +1,7 @@
 // The C interface of packing, for ctypes.
 
+#include "api.hpp"
 #include "packing.hpp"
-
-#define PAGEMILL_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 

@@ -5,14 +5,17 @@
 //
 // 8 bits: the group's largest magnitude becomes 127; round to nearest.
 //
-// 4 bits: q * scale + min. The smallest and the largest weight as the ends of the range would
-// spend the 16 levels on outliers, so the squared error is minimized in two steps:
-//   1. The ends are drawn in by each pair of `kShrink` (lower end, upper end). For the q that
-//      follow, the best scale and min are a straight line fitted by least squares; the pair whose
-//      line explains most of the variance wins.
+// 4 bits: q * scale + min. With the smallest and the largest weight as the ends of the range, the
+// 16 levels are spent on outliers; the squared error is minimized in two steps instead:
+//   1. Both ends are moved inwards by each pair of shares `kShrink` of the range (or outwards a
+//      little: with few weights, levels that meet them matter more). For the q that follow, the best
+//      scale and min are a straight line fitted by least squares; the pair whose line explains most
+//      of the variance wins.
 //   2. Its scale and min are rounded to float16, the q chosen anew for what was rounded, the line
 //      fitted anew, a few times. The plain range takes part, so the result is never worse than it.
-// All errors of step 2 are those of the weights as they will be read back.
+// The errors of step 2 are those of the weights as they will be read back. On language models the
+// mean squared error is a fifth to a quarter below the plain range's; a grid of four times as many
+// pairs gains one more percent of it.
 
 #include <limits>
 #include <vector>
@@ -21,13 +24,17 @@
 #include "packing_floats.hpp"
 #include "packing_lines.hpp"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace pagemill {
 namespace {
 
 constexpr int kWidth = 4;
 using Lanes = float __attribute__((vector_size(4 * kWidth)));
 
-constexpr float kShrink[] = {0.0f, 0.04f, 0.08f, 0.12f, 0.16f, 0.20f};
+constexpr float kShrink[] = {-0.05f, -0.01f, 0.03f, 0.07f, 0.11f, 0.16f};
 constexpr int kRefits = 3;
 constexpr float kLargestHalf = 65504.0f;
 
@@ -39,8 +46,14 @@ inline Lanes load(const float* p) {
   return x;
 }
 
+// The second if they do not compare. (One instruction, which GCC does not find by itself.)
+#if defined(__SSE2__)
+inline Lanes max(Lanes a, Lanes b) { return _mm_max_ps(a, b); }
+inline Lanes min(Lanes a, Lanes b) { return _mm_min_ps(a, b); }
+#else
 inline Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 inline Lanes min(Lanes a, Lanes b) { return a < b ? a : b; }
+#endif
 
 // To the nearest integer, ties to even; for magnitudes below 2^22.
 inline Lanes round_to_integer(Lanes x) { return (x + 12582912.0f) - 12582912.0f; }
@@ -120,8 +133,9 @@ class Int4Search {
   }
 
   Line best() {
-    Fit fit = try_line({as_half(range_ / 15.0f), as_half(low_)});
-    fit = best_shrunk();
+    best_ = {as_half(range_ / 15.0f), as_half(low_)};  // stays where errors overflow
+    try_line(best_);
+    Fit fit = best_shrunk();
     for (int i = 0; i < kRefits; ++i) fit = try_line(line_of(fit, center_, count()));
     return best_;
   }
@@ -175,7 +189,7 @@ class Int4Search {
   Group group_;
   Lanes low_, range_;
   Center center_;
-  Line best_{};
+  Line best_;
   Lanes best_error_ = splat(std::numeric_limits<float>::infinity());
 };
 
