@@ -53,9 +53,9 @@ class NativeLibrary:
         if found != ABI_VERSION:
             has = "none, so it is another library" if found is None else str(found)
             raise EngineError(
-                f"{self.path} does not belong to this version of pagemill: its ABI version is {has}; "
-                f"needed is {ABI_VERSION}. Build it again: `pip install .`, or in a source tree "
-                "`cmake -S . -B build -G Ninja && cmake --build build`"
+                f"{self.path} does not belong to this version of pagemill: its ABI version is "
+                f"{has}; needed is {ABI_VERSION}. Build it again: `pip install .`, or in a source "
+                "tree `cmake -S . -B build -G Ninja && cmake --build build`"
             )
 
     @property
@@ -160,17 +160,17 @@ def library() -> ctypes.CDLL:
     Raises:
         EngineError: there is no library.
     """
-    loaded, reason = _load()
+    loaded = load()
     if loaded is None:
-        raise EngineError(reason)
+        raise EngineError(unavailable_reason())
     return loaded.functions
 
 
 def available_cpus() -> int:
-    """How many threads can run at once: the CPUs of this process, less what its cgroup withholds.
+    """How many threads can run at once: the CPUs of this process, or less if its cgroup says so.
 
-    A container's quota is in time, not CPUs: if more threads run than it pays for, all of them stand
-    still together for the rest of each period.
+    A container's quota is in time, not CPUs: if more threads run than it pays for, all of them
+    stand still together for the rest of each period.
     """
     cpus = len(_affinity())
     quota = cgroup_quota_cpus(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
@@ -211,7 +211,7 @@ def cgroup_quota_cpus(root: Path, membership: Path) -> float | None:
 
 
 def _quota(text: str) -> float | None:
-    """``"150000 100000"`` is 1.5 CPUs; ``"max 100000"``, ``"-1 100000"`` and nothing are no quota."""
+    """``"150000 100000"`` is 1.5 CPUs; ``"max 100000"``, ``"-1 100000"`` and ``""`` are none."""
     try:
         quota, period = (int(word) for word in text.split())
     except ValueError:
