@@ -93,8 +93,8 @@ class Batch:
     context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
     block_tables: IntArray  # [B, max_blocks] physical block of each logical block; padded with 0
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
-    sampling: list[SamplingTask] = field(default_factory=list)
-    scoring: list[ScoringTask] = field(default_factory=list)
+    sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
+    scoring: list[ScoringTask] = field(default_factory=list)  # by ascending logits_row
 
     @property
     def num_tokens(self) -> int:
