@@ -78,7 +78,8 @@ class SampledToken(NamedTuple):
     """The outcome of one `SamplingTask`."""
 
     token_id: int | None
-    """None if the request's own constraints leave no token possible."""
+    """None if the request's own constraints leave no token possible, or, with a log-probability
+    of NaN, if the row's logits hold NaN or +infinity."""
     logprobs: TokenLogprobs
 
 
