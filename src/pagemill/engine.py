@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from typing import Any
 
 from pagemill.admission import Admission
 from pagemill.batch import Batch, ModelRunner, StepResult
@@ -217,6 +218,10 @@ class LLMEngine:
                 del self._requests[request.request_id]
                 self.metrics.on_finished(request)
         return changed
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and latencies since the start; see `MetricsCollector.stats`."""
+        return self.metrics.stats()
 
     def audit(self) -> None:
         """Raise `InvariantError` unless the accounting of blocks is whole.

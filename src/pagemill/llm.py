@@ -103,7 +103,7 @@ class LLM:
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
-        return self.engine.metrics.stats()
+        return self.engine.stats()
 
     def close(self) -> None:
         """Free the model and its KV pool. Closing twice is harmless."""
