@@ -78,7 +78,8 @@ class SampledToken(NamedTuple):
     """The outcome of one `SamplingTask`."""
 
     token_id: int | None
-    """None if the request's own constraints leave no token possible."""
+    """None if the request's own constraints leave no token possible, or, with a log-probability
+    of NaN, if the row's logits hold NaN or +infinity."""
     logprobs: TokenLogprobs
 
 
@@ -93,8 +94,8 @@ class Batch:
     context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
     block_tables: IntArray  # [B, max_blocks] physical block of each logical block; padded with 0
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
-    sampling: list[SamplingTask] = field(default_factory=list)
-    scoring: list[ScoringTask] = field(default_factory=list)
+    sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
+    scoring: list[ScoringTask] = field(default_factory=list)  # by ascending logits_row
 
     @property
     def num_tokens(self) -> int:

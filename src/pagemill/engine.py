@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from typing import Any
 
 from pagemill.admission import Admission
 from pagemill.batch import Batch, ModelRunner, StepResult
@@ -91,6 +92,8 @@ class LLMEngine:
         prompt: str | SequenceOf[int],
         sampling_params: SamplingParams | None = None,
         priority: int = 0,
+        *,
+        stream: bool = True,
     ) -> None:
         """Queue a request; the next `step` may already work on it.
 
@@ -99,6 +102,7 @@ class LLMEngine:
             prompt: a text, or its token ids.
             sampling_params: default `SamplingParams`.
             priority: smaller is more urgent; only under ``scheduling_policy="priority"``.
+            stream: let `step` report the request after every token, not only at its end.
 
         Raises:
             RequestError: it can never be served as asked; the engine is as before.
@@ -107,7 +111,9 @@ class LLMEngine:
         self._check_alive()
         if not isinstance(request_id, str) or not request_id:
             raise InvalidParameterError("request_id", request_id, "must be a non-empty text")
-        if request_id in self._requests:
+        if request_id in self._requests or any(
+            output.request_id == request_id for output in self._aborted
+        ):
             raise InvalidParameterError("request_id", request_id, "is already in use")
         request = self._admission.admit(
             request_id,
@@ -116,6 +122,7 @@ class LLMEngine:
             priority,
             self._clock(),
         )
+        request.stream = stream
         self._requests[request_id] = request
         for seq in request.sequences:
             self.scheduler.add(seq)
@@ -148,7 +155,8 @@ class LLMEngine:
         return bool(self._requests or self._aborted)
 
     def step(self) -> list[RequestOutput]:
-        """Do one step; returns a snapshot of each request that it changed.
+        """Do one step; returns a snapshot of each streaming request that it changed, and of each
+        other one that it finished.
 
         With nothing to do it returns an empty list. If a step fails, in the runner or elsewhere,
         it raises `EngineError`, and so does every later call: the engine's state is unknown.
@@ -157,14 +165,18 @@ class LLMEngine:
         outputs, self._aborted = self._aborted, []
         if not self._requests:
             return outputs
+        started = self._clock()
         with self._closed_by_failure():
             plan = self.scheduler.schedule()
             self.metrics.on_scheduled(plan)
             result = self._execute(build_batch(plan, self.kv))
             changed = self._apply(plan, result)
+            self.metrics.on_step_done(started)
             if self.config.check_invariants:
                 self.audit()
-        return outputs + [request.to_output() for request in changed]
+        return outputs + [
+            request.to_output() for request in changed if request.stream or request.is_finished
+        ]
 
     @contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
@@ -185,7 +197,12 @@ class LLMEngine:
             raise EngineError(
                 f"the model runner failed: {type(error).__name__}: {error}"
             ) from error
-        self.metrics.on_executed()
+        if len(result.sampled) != len(batch.sampling) or len(result.scored) != len(batch.scoring):
+            raise EngineError(
+                f"the model runner returned {len(result.sampled)} sampled and "
+                f"{len(result.scored)} scored tokens, not {len(batch.sampling)} and "
+                f"{len(batch.scoring)}"
+            )
         return result
 
     def _apply(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:
@@ -201,6 +218,10 @@ class LLMEngine:
                 del self._requests[request.request_id]
                 self.metrics.on_finished(request)
         return changed
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and latencies since the start; see `MetricsCollector.stats`."""
+        return self.metrics.stats()
 
     def audit(self) -> None:
         """Raise `InvariantError` unless the accounting of blocks is whole.

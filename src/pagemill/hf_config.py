@@ -53,7 +53,7 @@ def _architecture_of(hf_config: Mapping[str, Any]) -> str:
     model_type, classes = hf_config.get("model_type"), hf_config.get("architectures")
     if isinstance(classes, list) and classes:
         for name in classes:
-            if name in _CLASSES:
+            if isinstance(name, str) and name in _CLASSES:
                 return _CLASSES[name]
         raise UnsupportedModelError(
             f"architecture {', '.join(map(str, classes))} is not implemented; "
@@ -233,11 +233,11 @@ def _read_gemma3_ropes(fields: FieldReader, head_dim: int) -> tuple[RopeConfig, 
     are the global layers', ``rope_local_base_freq`` the local ones'.
     """
     nested = fields.mapping("rope_parameters") or {}
-    for name in nested:
-        if name not in (_FULL, _SLIDING):
+    for name, parameters in nested.items():
+        if name not in (_FULL, _SLIDING) or not isinstance(parameters, Mapping | None):
             raise UnsupportedModelError(
-                f"config.json: rope_parameters must have the keys {_FULL} and {_SLIDING}, "
-                f"got {name!r}"
+                f"config.json: rope_parameters must have a dictionary for each of {_FULL} and "
+                f"{_SLIDING}, got {name!r}: {parameters!r}"
             )
     full = {**(nested.get(_FULL) or {}), **(fields.mapping("rope_scaling") or {})}
     local = nested.get(_SLIDING) or {}
@@ -253,7 +253,6 @@ def _rope_from(
     fields: FieldReader, head_dim: int, parameters: Mapping[str, Any], theta: float
 ) -> RopeConfig:
     fields.fixed("rope_interleaved", False)
-    freq_factors = fields.raw("rope_freq_factors") or ()
     return read_rope(
         parameters,
         head_dim=head_dim,
@@ -263,7 +262,7 @@ def _rope_from(
         original_max_position_embeddings=fields.optional_integer(
             "original_max_position_embeddings"
         ),
-        freq_factors=tuple(freq_factors),
+        freq_factors=fields.numbers("rope_freq_factors"),
         error=UnsupportedModelError,
         source="config.json: rope_scaling",
     )

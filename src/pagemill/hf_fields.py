@@ -6,7 +6,7 @@ inference, or be null, false or empty. Anything else asks for something that is 
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -37,6 +37,13 @@ _NO_EFFECT = frozenset({
 """Training, generation defaults (requests state their own), bookkeeping;
 ``reorder_and_upcast_attn`` asks for the float32 attention that is always computed here; ``n_ctx``
 repeats ``n_positions``."""
+
+
+def is_positive(value: object, above: float = 0.0) -> bool:
+    """Whether ``value`` is a number above ``above`` that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return above < value <= sys.float_info.max  # NaN fails every comparison
 
 
 class FieldReader:
@@ -71,8 +78,7 @@ class FieldReader:
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above 0; required if ``default`` is None."""
         value = self._required(name, self.raw(name), default)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= 0:
+        if not is_positive(value):
             raise InvalidFileError(f"config.json: {name} must be a number above 0, got {value!r}")
         return float(value)
 
@@ -105,12 +111,21 @@ class FieldReader:
         if not isinstance(values, list) or len(values) != count:
             raise InvalidFileError(f"config.json: {name} must list {count} entries, got {values!r}")
         for value in values:
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise UnsupportedModelError(
                     f"config.json: {name} holds {value!r}, which is not implemented; "
                     f"supported: {', '.join(sorted(choices))}"
                 )
         return values
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of finite numbers above 0; empty if absent."""
+        values = self.raw(name)
+        if values is None:
+            return ()
+        if not isinstance(values, (list, tuple)) or not all(map(is_positive, values)):
+            raise InvalidFileError(f"config.json: {name} must be a list of numbers above 0")
+        return tuple(map(float, values))
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
         """A dictionary, or None if absent."""

@@ -103,7 +103,7 @@ class LLM:
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
-        return self.engine.metrics.stats()
+        return self.engine.stats()
 
     def close(self) -> None:
         """Free the model and its KV pool. Closing twice is harmless."""
@@ -128,7 +128,7 @@ class LLM:
         ids = [f"call-{self._num_calls}-{i}" for i in range(len(prompts))]
         try:
             for request_id, prompt, one in zip(ids, prompts, params, strict=True):
-                self.engine.add_request(request_id, prompt, one)
+                self.engine.add_request(request_id, prompt, one, stream=False)
             finished = self._step_to_end(frozenset(ids), use_tqdm)
         except BaseException:
             for request_id in ids:

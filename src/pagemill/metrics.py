@@ -71,7 +71,6 @@ class MetricsCollector:
         self._scheduler = scheduler
         self._clock = clock
         self._busy_seconds = 0.0
-        self._step_started = 0.0
         self.num_steps = 0
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
@@ -89,12 +88,11 @@ class MetricsCollector:
         self.queue_seconds = Distribution()
 
     def on_scheduled(self, plan: SchedulerOutput) -> None:
-        """Note a step's beginning and what it plans."""
+        """Note what a step is going to do."""
         now = self._clock()
         for seq, _ in plan.scheduled:
             if seq.request.times.first_scheduled_seconds is None:
                 seq.request.times.first_scheduled_seconds = now
-        self._step_started = now
         self.num_steps += 1
         self.num_computed_tokens += plan.num_tokens
         self.num_preemptions_recompute += len(plan.preempted)
@@ -103,9 +101,9 @@ class MetricsCollector:
         self.num_running.observe(len(self._scheduler.running))
         self.num_waiting.observe(len(self._scheduler.waiting))
 
-    def on_executed(self) -> None:
-        """Note that the step has been computed."""
-        self._busy_seconds += self._clock() - self._step_started
+    def on_step_done(self, started_seconds: float) -> None:
+        """Note that the step that began then is over."""
+        self._busy_seconds += self._clock() - started_seconds
 
     def on_token(self, seq: Sequence, now: float) -> None:
         """Count a token that ``seq`` is about to gain, and the wait for it."""

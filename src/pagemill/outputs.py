@@ -45,7 +45,9 @@ class CompletionOutput:
     """None while it runs; ``stop`` (end of sequence, stop token or stop string), ``length``
     (``max_tokens`` or the end of the context) or ``abort``."""
     stop_reason: int | str | None
-    """The stop string or stop token id that ended it; None for the end of sequence."""
+    """The stop string or stop token id that ended it; None for the end of sequence. Also
+    ``"no_token_possible"`` (the request's own constraints exclude every token) and, with
+    ``abort``, ``"damaged_logits"`` (the model computed NaN or infinity)."""
 
 
 @dataclass(slots=True)

@@ -56,7 +56,7 @@ class Sequence:
     """Leading tokens whose keys and values are in this sequence's blocks."""
     status: SequenceStatus = SequenceStatus.WAITING
     rank: Rank = ()
-    """Set by the scheduler whenever the sequence is queued."""
+    """Set by the scheduler on arrival, and kept."""
     logprobs: list[LogprobsAtPosition] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
@@ -150,6 +150,8 @@ class Request:
     """Ids that end a sequence: end-of-sequence (unless ignored) and ``stop_token_ids``."""
     priority: int
     times: RequestTimes
+    stream: bool = True
+    """Whether every step's progress is reported, or the end only."""
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[LogprobsAtPosition | None] | None = None
     """One entry for each prompt token scored so far; the first token has None."""

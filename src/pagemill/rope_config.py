@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pagemill.errors import PagemillError
+from pagemill.hf_fields import is_positive
 
 DEFAULT_THETA = 10000.0
 
@@ -110,6 +110,8 @@ def read_rope(
         )
     stated_original = original_max_position_embeddings or read.optional_integer(_ORIGINAL)
     trained_len = stated_original or max_position_embeddings
+    if rope_type == "longrope" and trained_len < 2:  # its attention factor divides by the logarithm
+        raise error(f"{source}: longrope needs a trained length above 1, got {trained_len}")
     factor = read.factor(rope_type, max_position_embeddings / trained_len)
     pairs = rotary_dim // 2
     return RopeConfig(
@@ -142,7 +144,7 @@ def check_freq_factors(
             f"rope_freq_factors: {pairs} values are needed, one for each rotated pair of "
             f"dimensions, got {len(factors)}"
         )
-    if any(not math.isfinite(value) or value <= 0 for value in factors):
+    if not all(map(is_positive, factors)):
         raise error("rope_freq_factors: every value must be finite and above 0")
     return factors
 
@@ -208,8 +210,7 @@ class _Reader:
         value = self._parameters.get(key)
         if value is None:
             return None
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value <= above:
+        if not is_positive(value, above):
             raise self._error(
                 f"{self._source}: {key} must be a number above {above:g}, got {value!r}"
             )
@@ -254,6 +255,6 @@ class _Reader:
                 f"pair of dimensions, got {given}"
             )
         for value in values:
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+            if not is_positive(value):
                 raise self._error(f"{self._source}: {key} must hold numbers above 0, got {value!r}")
         return tuple(float(value) for value in values)

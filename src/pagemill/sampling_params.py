@@ -26,6 +26,9 @@ MAX_STRINGS = 1024
 """How many entries ``stop`` and ``bad_words`` may have."""
 MAX_STRING_CHARACTERS = 1024
 """How long each entry of ``stop`` and ``bad_words`` may be."""
+MAX_STRINGS_CHARACTERS = 2**16
+"""How long all entries of ``stop``, or of ``bad_words``, may be together: preparing them takes time
+and memory in proportion, which other requests wait for."""
 
 _FLOAT_BOUNDS: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
@@ -281,25 +284,18 @@ def _checked_float(name: str, value: object, low: float, high: float) -> float:
     # Compared before converted: a huge integer has no float. NaN fails every comparison.
     if isinstance(value, _NUMBERS) and not _is_bool(value) and low <= value <= high:
         return float(value)
-    raise InvalidParameterError(name, _showable(value), f"must be a number in [{low:g}, {high:g}]")
+    raise InvalidParameterError(name, value, f"must be a number in [{low:g}, {high:g}]")
 
 
 def _checked_int(name: str, value: object, low: int, high: int, *, or_none: bool = False) -> int:
     if isinstance(value, (int, np.integer)) and not _is_bool(value) and low <= value <= high:
         return int(value)
     rule = f"must be an integer in [{low}, {high}]" + (" or None" if or_none else "")
-    raise InvalidParameterError(name, _showable(value), rule)
+    raise InvalidParameterError(name, value, rule)
 
 
 def _is_bool(value: object) -> bool:
     return isinstance(value, (bool, np.bool_))
-
-
-def _showable(value: object) -> object:
-    """Stand in for an integer so long that Python refuses to print it."""
-    if isinstance(value, int) and value.bit_length() > 1024:
-        return f"an integer of {value.bit_length()} bits"
-    return value
 
 
 def _checked_bool(name: str, value: object) -> bool:
@@ -325,6 +321,9 @@ def _checked_strings(name: str, value: object) -> tuple[str, ...]:
             raise InvalidParameterError(name, text, rule)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise InvalidParameterError(name, text, "must hold no unpaired surrogate")
+    if sum(map(len, value)) > MAX_STRINGS_CHARACTERS:
+        rule = f"must have at most {MAX_STRINGS_CHARACTERS} characters in all"
+        raise InvalidParameterError(name, value, rule)
     return tuple(sorted(value)) if isinstance(value, (set, frozenset)) else tuple(value)
 
 

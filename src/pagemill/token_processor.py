@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pagemill.batch import SampledToken, StepResult, TokenLogprobs
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import FinishReason, Logprob, LogprobsAtPosition
@@ -9,6 +11,8 @@ from pagemill.request import Request, Sequence
 from pagemill.scheduler.scheduler import SchedulerOutput
 from pagemill.text.tokenizer_protocol import Tokenizer
 
+DAMAGED_LOGITS = "damaged_logits"
+"""The ``stop_reason`` of a sequence for which the model computed NaN or infinity."""
 NO_TOKEN_POSSIBLE = "no_token_possible"
 """The ``stop_reason`` of a sequence whose own constraints left no token to draw."""
 
@@ -56,7 +60,10 @@ class TokenProcessor:
         request = seq.request
         token_id = sampled.token_id
         if token_id is None:
-            _finish(seq, "stop", NO_TOKEN_POSSIBLE)
+            if math.isnan(sampled.logprobs.logprob):
+                _finish(seq, "abort", DAMAGED_LOGITS)
+            else:
+                _finish(seq, "stop", NO_TOKEN_POSSIBLE)
             return
         self._metrics.on_token(seq, now)
         seq.append_token(token_id)

@@ -121,6 +121,8 @@ def generate(
     """
     from pagemill.cli.generate import GenerateCommand
 
+    if echo and as_json:
+        raise ConfigError("--echo is for text; with --json the prompt is there anyway; drop one")
     fields = sampling.given()
     if n is not None:
         fields["n"] = n

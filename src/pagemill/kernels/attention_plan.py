@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from pagemill.kernels.reference import ROW_MULTIPLE
+
 TILE_TOKENS = 256
-ROW_MULTIPLE = 8
-"""As in `reference.linear`."""
 _CHUNK_ROWS = 256
 """Query rows of one sequence that are computed at a time; bounds the memory for scores."""
 

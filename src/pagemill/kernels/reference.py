@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-_ROW_MULTIPLE = 8
+ROW_MULTIPLE = 8
 """BLAS treats the last few rows of a product that is not a multiple of its row tile (and a single
 row altogether) with other code, which sums in another order."""
 
@@ -31,7 +31,7 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``x [T, K] @ weight [N, K]^T + bias [N]``, float32 ``[T, N]``."""
     num_rows = x.shape[0]
-    x = F.pad(x, (0, 0, 0, -num_rows % _ROW_MULTIPLE))
+    x = F.pad(x, (0, 0, 0, -num_rows % ROW_MULTIPLE))
     if weight.dtype == torch.float32:
         out = F.linear(x, weight)
     else:

@@ -12,13 +12,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from pagemill.kernels.attention_plan import (
-    ROW_MULTIPLE,
-    TILE_TOKENS,
-    AttentionLayout,
-    CacheShape,
-    Group,
-)
+from pagemill.kernels.attention_plan import TILE_TOKENS, AttentionLayout, CacheShape, Group
+from pagemill.kernels.reference import ROW_MULTIPLE
 from pagemill.kernels.reference import soft_cap as cap_scores
 
 _COLUMN_MULTIPLE = 16

@@ -48,19 +48,33 @@ def size_pool(
         free_bytes: free memory; None asks the machine.
 
     Raises:
-        ConfigError: the memory holds not even one block.
+        ConfigError: the memory holds not even one block, or what was asked for is not free.
     """
     block_bytes = kv_bytes_per_token * config.block_size
+    free_bytes = free_memory_bytes() if free_bytes is None else free_bytes
     if config.num_kv_blocks is not None:
-        return PoolSize(config.num_kv_blocks, block_bytes, "num_kv_blocks")
+        pool = PoolSize(config.num_kv_blocks, block_bytes, "num_kv_blocks")
+    else:
+        pool = _pool_by_memory(config, block_bytes, max_model_len, free_bytes)
+    if pool.total_bytes > free_bytes:
+        raise ConfigError(
+            f"{pool.num_blocks} KV blocks ({pool.reason}) take {_gib(pool.total_bytes)}, but "
+            f"{_gib(free_bytes)} of memory are free; lower {pool.reason}"
+        )
+    return pool
+
+
+def _pool_by_memory(
+    config: EngineConfig, block_bytes: int, max_model_len: int, free_bytes: int
+) -> PoolSize:
+    """As many blocks as the memory holds, up to what could ever be used."""
     most_useful = config.max_num_seqs * blocks_for_tokens(max_model_len, config.block_size)
     if config.kv_cache_memory is not None:
         assert isinstance(config.kv_cache_memory, int), "EngineConfig has parsed it"
         budget_bytes, reason = config.kv_cache_memory, "kv_cache_memory"
     else:
-        free_bytes = free_memory_bytes() if free_bytes is None else free_bytes
         budget_bytes = int(free_bytes * DEFAULT_SHARE)
-        reason = f"{DEFAULT_SHARE:.0%} of {free_bytes / 2**30:.1f} GiB free memory"
+        reason = f"{DEFAULT_SHARE:.0%} of {_gib(free_bytes)} free memory"
     num_blocks = budget_bytes // block_bytes
     if num_blocks < 1:
         raise ConfigError(
@@ -69,7 +83,17 @@ def size_pool(
         )
     if num_blocks > most_useful:
         reason = f"all that max_num_seqs={config.max_num_seqs} sequences of {max_model_len} can use"
+    if config.kv_cache_memory is not None and budget_bytes > free_bytes:
+        # Also where fewer blocks would do: a wrong number should not pass for a right one.
+        raise ConfigError(
+            f"kv_cache_memory={_gib(budget_bytes)} is more than the {_gib(free_bytes)} of memory "
+            f"that are free"
+        )
     return PoolSize(min(num_blocks, most_useful), block_bytes, reason)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"
 
 
 def free_memory_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -92,13 +92,13 @@ WORD_RULES: Final[Mapping[str, WordRule]] = {
 }
 
 
-def word_rule(name: str) -> WordRule:
+def word_rule(name: object) -> WordRule:
     """Return the rule of that name.
 
     Raises:
         UnsupportedModelError: there is none; it lists those there are.
     """
-    rule = WORD_RULES.get(name)
+    rule = WORD_RULES.get(name) if isinstance(name, str) else None
     if rule is None:
         raise UnsupportedModelError(
             f"tokenizer.ggml.pre is {name!r}, a way to cut words that is not implemented; known "

@@ -228,7 +228,7 @@ def _merges_of_file(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(lines):
         # The left part may itself be a space, where spaces are not written as a symbol.
-        cut = line.find(" ", 1)
+        cut = line.find(" ", 1) if isinstance(line, str) else -1
         if cut < 0 or cut == len(line) - 1:
             raise InvalidFileError(f"tokenizer.ggml.merges[{number}] is {line!r}, not two tokens")
         merges.append((line[:cut], line[cut + 1 :]))

@@ -44,6 +44,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_optional_json_object(path: Path) -> dict[str, Any]:
+    """As `read_json_object`, but empty if there is no such file."""
+    return read_json_object(path) if path.is_file() else {}
+
+
 def read_hf_config(directory: Path) -> dict[str, Any]:
     """Read ``config.json``; of a multimodal Gemma 3, the text model's part."""
     path = directory / "config.json"
@@ -60,8 +65,7 @@ def read_hf_config(directory: Path) -> dict[str, Any]:
 
 def read_generation_config(directory: Path) -> dict[str, Any]:
     """Read ``generation_config.json``; empty if there is none."""
-    path = directory / "generation_config.json"
-    return read_json_object(path) if path.is_file() else {}
+    return read_optional_json_object(directory / "generation_config.json")
 
 
 def _gemma3_text_part(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ files beside it, all optional, say what its tokens are for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from pagemill.errors import InvalidFileError, UnsupportedModelError
+from pagemill.loading.hf_directory import read_optional_json_object
 from pagemill.loading.tokenizer_parts import TokenizerParts
 
 
@@ -38,8 +38,8 @@ def read_directory(path: Path) -> TokenizerParts:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise InvalidFileError(f"{file} is not a readable tokenizer: {error}") from error
-    config = _read_json(path / "tokenizer_config.json")
-    named = _read_json(path / "special_tokens_map.json")
+    config = read_optional_json_object(path / "tokenizer_config.json")
+    named = read_optional_json_object(path / "special_tokens_map.json")
     named.update((key, value) for key, value in config.items() if value is not None)
     ends = [_token_text(named.get("eos_token")), *map(tokenizer.id_to_token, _eos_ids(path))]
     return TokenizerParts(
@@ -48,19 +48,6 @@ def read_directory(path: Path) -> TokenizerParts:
         eos_tokens=tuple(token for token in ends if token is not None),
         chat_template=_chat_template(path, config),
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file, or an empty one if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidFileError(f"{path} is not readable JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InvalidFileError(f"{path} must hold a JSON object, not a {type(content).__name__}")
-    return content
 
 
 def _token_text(value: object) -> str | None:
@@ -73,9 +60,12 @@ def _token_text(value: object) -> str | None:
 def _eos_ids(path: Path) -> list[int]:
     """Return the end-of-sequence ids that the model's configuration names."""
     for name in ("generation_config.json", "config.json"):
-        value = _read_json(path / name).get("eos_token_id")
+        value = read_optional_json_object(path / name).get("eos_token_id")
         ids = value if isinstance(value, list) else [value]
-        found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
+        # The library takes unsigned 32-bit integers only.
+        found = [
+            i for i in ids if isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**32
+        ]
         if found:
             return found
     return []
@@ -85,9 +75,13 @@ def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
     """Return the chat template: its own file, or the config's (the default one, of several)."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except ValueError as error:
+            raise InvalidFileError(f"{file}: not UTF-8: {error}") from error
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        entries = [entry for entry in template if isinstance(entry, dict)]
+        defaults = [e.get("template") for e in entries if e.get("name") == "default"]
+        template = defaults[-1] if defaults else None
     return template if isinstance(template, str) else None

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemill.batch import TokenLogprobs
-from pagemill.errors import EngineError
 from pagemill.sampling.selection import largest
 
 FloatArray = npt.NDArray[np.float32]
@@ -37,6 +36,10 @@ def inverse_temperature(temperature: float) -> float:
     return min(1.0 / temperature, _MAX_INVERSE_TEMPERATURE)
 
 
+class DamagedLogitsError(ValueError):
+    """A row holds NaN or +infinity."""
+
+
 @dataclass(slots=True)
 class RowDistribution:
     """Softmax of one row of raw logits: no penalty, temperature or filter has touched it."""
@@ -47,19 +50,14 @@ class RowDistribution:
     log_normalizer: float  # log(sum(exp(logits))); -inf if every logit is
 
     @classmethod
-    def of(cls, logits: FloatArray, row: int) -> RowDistribution:
-        """Normalize a row.
+    def of(cls, logits: FloatArray) -> RowDistribution:
+        """Normalize a row. A logit of -infinity is an impossible token.
 
-        Raises `EngineError`, naming ``row``, if a logit is NaN or +infinity, which no healthy
-        model computes. A logit of -infinity is an impossible token.
+        Raises `DamagedLogitsError` if a logit is NaN or +infinity, which no healthy model computes.
         """
         peak = float(logits.max())  # NaN if there is one
         if math.isnan(peak) or peak == math.inf:
-            bad = int(np.flatnonzero(np.isnan(logits) | (logits == np.inf))[0])
-            raise EngineError(
-                f"the model computed {logits[bad]} as the logit of token {bad} in logits row {row};"
-                " its weights or activations are damaged or overflow this dtype"
-            )
+            raise DamagedLogitsError
         if peak == -math.inf:
             return cls(logits, np.zeros_like(logits), peak, -math.inf)
         weights = softmax_weights(logits, peak, 1.0)

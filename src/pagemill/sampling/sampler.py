@@ -16,11 +16,13 @@ import numpy.typing as npt
 from pagemill.batch import SampledToken, SamplingTask, ScoringTask, TokenLogprobs
 from pagemill.philox import uniforms
 from pagemill.sampling.adjustments import adjust_logits
-from pagemill.sampling.distribution import RowDistribution
+from pagemill.sampling.distribution import DamagedLogitsError, RowDistribution
 from pagemill.sampling.filters import draw_token, filter_tokens
 
 if TYPE_CHECKING:
     import torch
+
+_DAMAGED = TokenLogprobs(math.nan, rank=0, top=())
 
 
 def sample(logits: torch.Tensor, tasks: Sequence[SamplingTask]) -> list[SampledToken]:
@@ -28,9 +30,8 @@ def sample(logits: torch.Tensor, tasks: Sequence[SamplingTask]) -> list[SampledT
 
     The chosen token's log-probability is always reported; its rank is 0 and ``top`` is empty
     unless ``logprobs`` is set. Where masks and the model leave no token possible, the token is
-    None, its log-probability -infinity and its rank 0.
-
-    Raises `EngineError`, naming the row, if a row has a logit that is NaN or +infinity.
+    None, its log-probability -infinity and its rank 0; where a logit is NaN or +infinity, the token
+    is None and its log-probability NaN. Other rows are not affected.
     """
     rows = _host_rows(logits)
     draws = _uniforms(tasks)
@@ -44,23 +45,29 @@ def sample(logits: torch.Tensor, tasks: Sequence[SamplingTask]) -> list[SampledT
 def score(logits: torch.Tensor, tasks: Sequence[ScoringTask]) -> list[TokenLogprobs]:
     """Report the log-probability and rank of each task's token in its row of ``logits`` [L, V].
 
-    Raises `EngineError`, naming the row, if a row has a logit that is NaN or +infinity.
+    In a row with a logit that is NaN or +infinity, the log-probability is NaN and the rank 0.
     """
     rows = _host_rows(logits)
     with np.errstate(over="ignore"):
-        return [
-            RowDistribution.of(rows[task.logits_row], task.logits_row).token_logprobs(
-                task.token_id, task.num_logprobs
-            )
-            for task in tasks
-        ]
+        return [_score_row(rows[task.logits_row], task) for task in tasks]
+
+
+def _score_row(logits: npt.NDArray[np.float32], task: ScoringTask) -> TokenLogprobs:
+    try:
+        raw = RowDistribution.of(logits)
+    except DamagedLogitsError:
+        return _DAMAGED
+    return raw.token_logprobs(task.token_id, task.num_logprobs)
 
 
 def _sample_row(
     logits: npt.NDArray[np.float32], task: SamplingTask, uniform: float
 ) -> SampledToken:
     params = task.params
-    raw = RowDistribution.of(logits, task.logits_row)
+    try:
+        raw = RowDistribution.of(logits)
+    except DamagedLogitsError:
+        return SampledToken(None, _DAMAGED)
     adjusted = adjust_logits(logits, task)
     token_id = int(adjusted.argmax())  # the first of equal ones
     peak = float(adjusted[token_id])

@@ -110,6 +110,7 @@ def test_stats_with_json_are_one_object_on_standard_error(pagemill: Pagemill) ->
         (("-p", "a", "--block-size", "0"), "block_size must be between 1 and 1024, got 0"),
         (("-p", "a", "--dtype", "float23"), "did you mean 'float32'"),
         (("-p", "a", "--logprobs", "2"), "add --json"),
+        (("-p", "a", "--echo", "--json"), "--echo is for text"),
         (("-p", ""), "prompt must hold at least one token"),
         (("-p", "a", "--max-tokns", "3"), "--max-tokens"),
         (("-p", "a", "--top-k", "many"), "--top-k"),

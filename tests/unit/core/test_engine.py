@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ from pagemill import (
     RequestTooLargeError,
     SamplingParams,
 )
-from pagemill.batch import Batch, StepResult
+from pagemill.batch import Batch, SampledToken, StepResult, TokenLogprobs
+from pagemill.runner.simulated import SimulatedRunner
 from tests.core_helpers import (
     ByteTokenizer,
     alone,
@@ -326,3 +328,57 @@ def test_logprobs_of_ids_beyond_the_tokenizer_are_shown_without_text() -> None:
     for token_id, at_position in zip(completion.token_ids, completion.logprobs, strict=True):
         if token_id >= 258:
             assert at_position[token_id].decoded_token == ""
+
+
+class DamagedRunner(SimulatedRunner):
+    """Computes NaN for whoever has 13 in its prompt."""
+
+    def execute(self, batch: Batch) -> StepResult:
+        result = super().execute(batch)
+        for i, task in enumerate(batch.sampling):
+            if 13 in task.prompt_token_ids:
+                result.sampled[i] = SampledToken(None, TokenLogprobs(math.nan, 0, ()))
+        return result
+
+
+def test_damaged_logits_end_their_own_request_only() -> None:
+    engine = simulated_engine()
+    engine.runner = DamagedRunner(num_kv_blocks=64, block_size=16)
+    params = SamplingParams(max_tokens=5, seed=1)
+    outputs = generate_all(engine, [("good", [1, 2], params), ("bad", [1, 13], params)])
+    assert tokens(outputs["good"]) == tokens(alone([1, 2], params))
+    (bad,) = outputs["bad"].outputs
+    assert (bad.finish_reason, bad.stop_reason) == ("abort", "damaged_logits")
+
+
+def test_a_runner_that_returns_too_little_closes_the_engine() -> None:
+    class ForgetfulRunner(FailingRunner):
+        def execute(self, batch: Batch) -> StepResult:
+            return StepResult([], [])
+
+    engine = simulated_engine()
+    engine.runner = ForgetfulRunner()
+    engine.add_request("r", [1], SamplingParams(max_tokens=2))
+    with pytest.raises(EngineError, match="returned 0 sampled and 0 scored tokens, not 1 and 0"):
+        engine.step()
+
+
+def test_without_stream_only_the_end_is_reported() -> None:
+    engine = simulated_engine()
+    params = SamplingParams(max_tokens=5, n=2)
+    engine.add_request("whole", [1, 2], params, stream=False)
+    engine.add_request("pieces", [1, 2], params)
+    reports = [output.request_id for _ in range(5) for output in engine.step()]
+    assert reports == ["pieces"] * 4 + ["whole", "pieces"]
+
+
+def test_the_id_of_an_aborted_request_is_taken_until_its_end_is_reported() -> None:
+    engine = simulated_engine()
+    params = SamplingParams(max_tokens=2)
+    engine.add_request("r", [1], params)
+    engine.abort("r")
+    with pytest.raises(InvalidParameterError, match="already in use"):
+        engine.add_request("r", [1], params)
+    assert [output.finished for output in engine.step()] == [True]
+    engine.add_request("r", [1], params)
+    assert run_to_end(engine)["r"].outputs[0].finish_reason == "length"

@@ -77,3 +77,9 @@ def test_the_older_control_groups_count_too(tmp_path: Path) -> None:
 
 def test_this_machine_has_some_free_memory() -> None:
     assert 2**20 < free_memory_bytes() < 2**50
+
+
+def test_more_memory_than_is_free_is_refused_with_both_sizes() -> None:
+    for config in (EngineConfig(kv_cache_memory="3GiB"), EngineConfig(num_kv_blocks=3 * 2**16)):
+        with pytest.raises(ConfigError, match=r"3\.0 GiB.*2\.0 GiB"):
+            size_pool(config, kv_bytes_per_token=1024, max_model_len=10**6, free_bytes=2**31)

@@ -126,8 +126,11 @@ def test_a_model_without_a_template_refuses_to_chat_and_says_why() -> None:
     ("files", "message"),
     [
         ({"tokenizer.json": "{"}, "tokenizer.json is not a readable tokenizer"),
-        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not readable JSON"),
-        ({"generation_config.json": "[]"}, "generation_config.json must hold a JSON object"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: not valid JSON"),
+        (
+            {"generation_config.json": "[]"},
+            "generation_config.json: holds a list, not a JSON object",
+        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, files: dict[str, Any], message: str) -> None:

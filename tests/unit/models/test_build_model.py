@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pagemill.batch import Batch, SamplingTask
+from pagemill.batch import Batch, SamplingTask, ScoringTask
 from pagemill.errors import InvalidFileError, UnsupportedModelError
 from pagemill.loading.weights import Weights
 from pagemill.model_config import ModelConfig
@@ -132,6 +132,39 @@ def test_the_runner_samples_from_the_rows_that_ask_for_it() -> None:
     again = runner.execute(decode_batch())
     assert again == result
     runner.close()
+
+
+def test_logits_are_made_a_few_rows_at_a_time_with_the_same_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_tokens = 40
+    batch = Batch(
+        token_ids=np.arange(num_tokens) % 11,
+        positions=np.arange(num_tokens),
+        slot_mapping=np.arange(num_tokens),
+        query_start_loc=np.array([0, num_tokens]),
+        context_lens=np.array([num_tokens]),
+        block_tables=np.arange(10)[None],
+        logits_indices=np.arange(num_tokens),
+        sampling=[replace(decode_batch().sampling[0], logits_row=num_tokens - 1)],
+        scoring=[ScoringTask(row, (row + 1) % 11, 2) for row in range(num_tokens - 1)],
+    )
+    model = build(SHAPES)
+    compute_logits, num_rows = model.compute_logits, []
+
+    def counted(hidden: torch.Tensor) -> torch.Tensor:
+        num_rows.append(len(hidden))
+        return compute_logits(hidden)
+
+    monkeypatch.setattr(model, "compute_logits", counted)
+    results = []
+    for rows in (256, 16):
+        monkeypatch.setattr("pagemill.runner.torch_runner.LOGITS_ROWS", rows)
+        runner = TorchRunner(model, CONFIG, num_kv_blocks=10, block_size=4)
+        results.append(runner.execute(batch))
+    assert num_rows == [40, 16, 16, 8]
+    assert results[0] == results[1]
+    assert (len(results[0].sampled), len(results[0].scored)) == (1, 39)
 
 
 def test_a_step_that_needs_no_logits_samples_nothing() -> None:

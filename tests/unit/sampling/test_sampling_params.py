@@ -123,6 +123,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
         ({"stop": ["a", ""]}, r"stop must hold strings of 1 to 1024 characters, got ''"),
         ({"stop": "x" * 1025}, r"stop must hold strings of 1 to 1024 characters"),
         ({"stop": ["x"] * 1025}, r"stop must have at most 1024 strings"),
+        ({"stop": ["x" * 1024] * 65}, r"stop must have at most 65536 characters in all"),
         ({"stop": [1]}, r"stop must hold strings only, got 1"),
         ({"stop": 1}, r"stop must be a string or a list of strings, got 1"),
         ({"bad_words": ["\ud800"]}, r"bad_words must hold no unpaired surrogate"),
