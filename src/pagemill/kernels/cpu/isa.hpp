@@ -4,11 +4,16 @@
 // here; see simd.hpp.
 #pragma once
 
+#include "attention.hpp"
+#include "row_ops.hpp"
+
 namespace pagemill {
 
 // Every kernel, as compiled for one instruction set. isa_kernels.inc fills it in.
 struct Isa {
   const char* name;
+  RowKernels rows;
+  Attend attend;
 };
 
 // avx512 (F, BW, DQ, VL and VNNI) and avx2 (with FMA and F16C) are built for x86-64 only. Only the

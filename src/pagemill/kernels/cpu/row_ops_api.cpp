@@ -1,0 +1,74 @@
+// The C interface of the row ops and of the cache, for ctypes. Everything runs on the caller's thread.
+
+#include "api.hpp"
+#include "isa.hpp"
+
+using pagemill::current_isa;
+
+PAGEMILL_EXPORT void pagemill_norm(const pagemill::Norm* args, int64_t begin, int64_t end) {
+  current_isa().rows.norm(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_activation(const pagemill::Activation* args, int64_t begin,
+                                         int64_t end) {
+  current_isa().rows.activation(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_add(const pagemill::Add* args, int64_t begin, int64_t end) {
+  current_isa().rows.add(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_scale_cap(const pagemill::ScaleCap* args, int64_t begin,
+                                        int64_t end) {
+  current_isa().rows.scale_cap(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_embedding(const pagemill::Embedding* args, int64_t begin,
+                                        int64_t end) {
+  current_isa().rows.embedding(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_rotary_write(const pagemill::RotaryWrite* args, int64_t begin,
+                                           int64_t end) {
+  current_isa().rows.rotary_write(*args, begin, end);
+}
+
+PAGEMILL_EXPORT void pagemill_quantize_rows(const pagemill::QuantizeRows* args, int64_t begin,
+                                            int64_t end) {
+  current_isa().rows.quantize_rows(*args, begin, end);
+}
+
+// Of whole rows.
+PAGEMILL_EXPORT void pagemill_vocab_summaries(const pagemill::VocabStats* args, int64_t num_rows,
+                                              pagemill::VocabSummary* out) {
+  const int64_t chunks = (args->num_cols + pagemill::kVocabChunk - 1) / pagemill::kVocabChunk;
+  current_isa().rows.vocab_stats(*args, 0, num_rows * chunks);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    out[row] = pagemill::join_vocab_peaks(args->peaks + row * chunks, static_cast<int>(chunks));
+  }
+}
+
+// Fills in all but the memory, see make_kv_cache.
+PAGEMILL_EXPORT void pagemill_kv_cache(int32_t type, int32_t num_blocks, int32_t block_size,
+                                       int32_t num_kv_heads, int32_t head_dim,
+                                       pagemill::KvCache* out) {
+  *out = pagemill::make_kv_cache(static_cast<pagemill::KvType>(type), num_blocks, block_size,
+                                 num_kv_heads, head_dim);
+}
+
+PAGEMILL_EXPORT void pagemill_copy_block(const pagemill::KvCache* cache, int64_t source,
+                                         int64_t target) {
+  pagemill::copy_block(*cache, source, target);
+}
+
+PAGEMILL_EXPORT void pagemill_gather_blocks(const pagemill::KvCache* cache,
+                                            const int64_t* block_ids, int64_t count,
+                                            uint8_t* buffer) {
+  pagemill::gather_blocks(*cache, block_ids, count, buffer);
+}
+
+PAGEMILL_EXPORT void pagemill_scatter_blocks(const pagemill::KvCache* cache,
+                                             const int64_t* block_ids, int64_t count,
+                                             const uint8_t* buffer) {
+  pagemill::scatter_blocks(*cache, block_ids, count, buffer);
+}

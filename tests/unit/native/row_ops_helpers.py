@@ -1,0 +1,201 @@
+"""The native row ops and attention on tensors, and the instruction sets to try them on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pagemill.kernels import native
+from pagemill.kernels import row_ops_library as structs
+
+KV_TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}
+FLOAT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def supported_isas() -> tuple[str, ...]:
+    library = native.load()
+    return () if library is None else library.supported_isas
+
+
+def address(x: torch.Tensor | np.ndarray[Any, Any] | None) -> int | None:
+    if x is None:
+        return None
+    return x.data_ptr() if isinstance(x, torch.Tensor) else x.ctypes.data
+
+
+def call(name: str, args: ctypes.Structure, num_rows: int, begin: int = 0) -> None:
+    getattr(structs.row_ops_library(), name)(ctypes.byref(args), begin, num_rows)
+
+
+def norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    subtract_mean: bool = False,
+) -> torch.Tensor:
+    out = torch.full_like(x, torch.nan)
+    size = x.shape[1]
+    args = structs.NormStruct(
+        x.data_ptr(), size, address(residual), size, weight.data_ptr(), address(bias),
+        out.data_ptr(), size, size, subtract_mean, eps,
+    )  # fmt: skip
+    call("pagemill_norm", args, len(x))
+    return out
+
+
+def activation(x: torch.Tensor, kind: int, gated: bool) -> torch.Tensor:
+    size = x.shape[1] // 2 if gated else x.shape[1]
+    out = torch.full((len(x), size), torch.nan)
+    args = structs.ActivationStruct(
+        x.data_ptr(), x.shape[1], out.data_ptr(), size, size, kind, gated
+    )
+    call("pagemill_activation", args, len(x))
+    return out
+
+
+def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    out, size = torch.full_like(a, torch.nan), a.shape[1]
+    b_stride = size if b.dim() == 2 else 0
+    args = structs.AddStruct(
+        a.data_ptr(), size, b.data_ptr(), b_stride, out.data_ptr(), size, size
+    )
+    call("pagemill_add", args, len(a))
+    return out
+
+
+def scale_cap(x: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
+    out, size = torch.full_like(x, torch.nan), x.shape[1]
+    args = structs.ScaleCapStruct(x.data_ptr(), size, out.data_ptr(), size, size, scale, cap)
+    call("pagemill_scale_cap", args, len(x))
+    return out
+
+
+def embedding(
+    table: torch.Tensor, ids: torch.Tensor, scale: float = 1.0, onto: torch.Tensor | None = None
+) -> torch.Tensor:
+    size = table.shape[1]
+    out = torch.full((len(ids), size), torch.nan) if onto is None else onto.clone()
+    args = structs.EmbeddingStruct(
+        table.data_ptr(), FLOAT_TYPES[table.dtype], size, ids.data_ptr(), out.data_ptr(), size,
+        scale, onto is not None,
+    )  # fmt: skip
+    call("pagemill_embedding", args, len(ids))
+    return out
+
+
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    num_rows, size = x.shape
+    padded = -(-size // 32) * 32
+    q = torch.full((num_rows, padded), 99, dtype=torch.int8)
+    scales = torch.full((num_rows, padded // 32), torch.nan)
+    sums = torch.full((num_rows, padded // 16), 99, dtype=torch.int32)
+    args = structs.QuantizeRowsStruct(
+        x.data_ptr(), size, size, padded, q.data_ptr(), scales.data_ptr(), sums.data_ptr()
+    )
+    call("pagemill_quantize_rows", args, num_rows)
+    return q, scales, sums
+
+
+def vocab_summaries(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Maximum, argmax and log-sum-exp of each row."""
+    num_rows, size = logits.shape
+    peaks = np.empty((num_rows, -(-size // structs.VOCAB_CHUNK), 3), dtype=np.float32)
+    out = np.empty((num_rows, 3), dtype=np.float32)
+    args = structs.VocabStatsStruct(logits.data_ptr(), size, size, address(peaks))
+    library = structs.row_ops_library()
+    library.pagemill_vocab_summaries(ctypes.byref(args), num_rows, address(out))
+    argmax = torch.from_numpy(out.view(np.int32)[:, 1].astype(np.int64))
+    return torch.from_numpy(out[:, 0]), argmax, torch.from_numpy(out[:, 2])
+
+
+class Cache:
+    """A KV cache of one layer; every byte is 0xFF at first, which is NaN to floats."""
+
+    def __init__(
+        self, kv_type: str, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int
+    ) -> None:
+        self.struct = structs.KVCacheStruct()
+        self.library = structs.row_ops_library()
+        self.library.pagemill_kv_cache(
+            KV_TYPES[kv_type], num_blocks, block_size, num_kv_heads, head_dim,
+            ctypes.byref(self.struct),
+        )  # fmt: skip
+        # One cache line more than is needed, filled and checked: nobody may write behind the end.
+        size = num_blocks * self.struct.block_bytes
+        self.memory = np.full(size + 128, 0xFF, dtype=np.uint8)
+        offset = -self.memory.ctypes.data % 64
+        self.struct.blocks = self.memory.ctypes.data + offset
+        self.blocks = self.memory[offset : offset + size].reshape(num_blocks, -1)
+        self._rest = self.memory[offset + size :]
+
+    def is_intact(self) -> bool:
+        return bool((self._rest == 0xFF).all())
+
+
+def rotary_write(
+    cache: Cache,
+    qkv: torch.Tensor,
+    num_heads: int,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    begin: int = 0,
+) -> None:
+    """Mutates ``cache`` and ``qkv [T, (Hq + 2 Hkv) D]``, for rows from ``begin`` on."""
+    query_norm, key_norm = norms if norms else (None, None)
+    args = structs.RotaryWriteStruct(
+        qkv.data_ptr(), qkv.shape[1], num_heads, address(query_norm), address(key_norm), 1e-6,
+        cos.shape[1], cos.data_ptr(), sin.data_ptr(), positions.data_ptr(), slots.data_ptr(),
+        cache.struct,
+    )  # fmt: skip
+    call("pagemill_rotary_write", args, len(qkv), begin)
+
+
+@dataclass
+class Rows:
+    """The sequences of one step."""
+
+    query_start_loc: Sequence[int]
+    context_lens: Sequence[int]
+    block_tables: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def attend(
+    query: torch.Tensor,
+    cache: Cache,
+    rows: Rows,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    num_threads: int = 1,
+    pool: native.ThreadPool | None = None,
+) -> torch.Tensor:
+    """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given."""
+    num_rows, num_heads, head_dim = query.shape
+    out = torch.full_like(query, torch.nan)
+    starts = np.array(rows.query_start_loc, dtype=np.int64)
+    lens = np.array(rows.context_lens, dtype=np.int64)
+    tables = np.ascontiguousarray(rows.block_tables, dtype=np.int64)
+    step = structs.StepStruct(
+        num_rows, len(lens), 0, tables.shape[1], None, None, None, address(starts), address(lens),
+        address(tables), None,
+    )  # fmt: skip
+    args = structs.AttentionStruct(
+        query.data_ptr(), num_heads * head_dim, out.data_ptr(), num_heads * head_dim,
+        cache.struct, num_heads, window or 0, scale, soft_cap or 0.0,
+    )  # fmt: skip
+    cache.library.pagemill_attend(
+        ctypes.byref(args), ctypes.byref(step), num_threads, pool.handle if pool else None
+    )
+    return out

@@ -1,0 +1,140 @@
+"""Native attention against its definition, and the same bits whatever else is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from pagemill.kernels import native
+from tests.unit.native.attention_cases import Case
+from tests.unit.native.row_ops_helpers import KV_TYPES, supported_isas
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="no native library")
+
+
+@pytest.fixture(params=supported_isas(), autouse=True)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    library = native.load()
+    assert library is not None
+    before = library.isa
+    library.select_isa(request.param)
+    yield request.param
+    library.select_isa(before)
+
+
+def check(case: Case, block_size: int = 16, tolerance: float = 2e-5) -> None:
+    for b, rows in enumerate(case.run(case.context_lens, block_size=block_size)):
+        torch.testing.assert_close(rows, case.expected(b), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("head_dim", [1, 12, 16, 40, 64, 80, 100, 128, 256])
+def test_every_head_size_equals_the_definition(head_dim: int, kv_type: str) -> None:
+    check(Case([19, 1, 33], 4, 2, head_dim, kv_type))
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 17, 24, 32, 100, 1024])
+def test_every_block_size_equals_the_definition(block_size: int, kv_type: str) -> None:
+    check(Case([270, 40], 2, 1, 20, kv_type), block_size)
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (7, 7), (9, 3), (64, 1), (10, 2)])
+def test_any_grouping_of_heads_equals_the_definition(num_heads: int, num_kv_heads: int) -> None:
+    check(Case([37, 300], num_heads, num_kv_heads))
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 255, 256, 257, 511, 512, 513, 800])
+def test_every_length_equals_the_definition(length: int) -> None:
+    check(Case([length]))
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("window", [1, 2, 16, 100, 256, 300, 5000])
+def test_a_window_hides_what_lies_before_it(window: int, kv_type: str) -> None:
+    check(Case([600, 3], 2, 2, window=window, kv_type=kv_type))
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_a_soft_cap_bounds_the_scores(kv_type: str) -> None:
+    check(Case([300, 3], 2, 2, soft_cap=1.5, window=70, kv_type=kv_type))
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
+    case = Case([530])
+    case.qkv[0][:, : case.num_heads] *= 200.0
+    check(case, tolerance=1e-3)  # a rounding of scores of hundreds is a factor of weights
+    case.qkv[0][:, : case.num_heads] *= 1e-30
+    check(case)
+
+
+CASES = {
+    "grouped heads": Case([331, 70, 1, 18], head_dim=24),
+    "one head each": Case([300, 17, 16], 2, 2, head_dim=40, seed=4),
+    "window and cap": Case([331, 70, 1], window=50, soft_cap=2.0),
+    "8 bits": Case([331, 70, 1], kv_type="int8", window=270),
+    "16 bits": Case([331, 70, 1], 9, 3, kv_type="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_sequence_has_the_same_bits_in_any_company_and_blocks(case: Case) -> None:
+    together = case.all_rows()
+    for b, length in enumerate(case.context_lens):
+        alone = replace(case, context_lens=[length])
+        alone.qkv = [case.qkv[b]]
+        for block_size in (1, 7, 16, 48, 512):
+            (rows,) = alone.run([length], block_size=block_size, shuffle_seed=block_size)
+            assert torch.equal(rows, together[b])
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 48, 63, 64, 65, 70])
+def test_a_prompt_has_the_same_bits_in_chunks_of_any_size(case: Case, chunk: int) -> None:
+    (length, *others) = case.context_lens
+    whole = case.all_rows()[0]
+    stops = [*range(0, length, chunk), length]
+    # Single rows take long one by one: some from everywhere.
+    steps = [(a, b) for a, b in pairwise(stops) if chunk > 4 or a % 23 < 2 * chunk or b == length]
+    for start, stop in steps:
+        rows = case.run([stop - start, *(1 for _ in others)], lens=[stop, *others])[0]
+        assert torch.equal(rows, whole[start:stop])
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_decode_has_the_bits_of_the_same_row_in_prefill(case: Case) -> None:
+    prefill = case.all_rows()
+    decode = case.run([1] * len(case.context_lens))
+    for row, rows in zip(decode, prefill, strict=True):
+        assert torch.equal(row[0], rows[-1])
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_parts_that_threads_share_have_the_same_bits(kv_type: str) -> None:
+    library = native.load()
+    assert library is not None
+    case = Case([1500, 2100, 20], 4, 2, kv_type=kv_type)
+    rows = [1, 50, 20]
+    one = torch.cat(case.run(rows))
+    for num_threads in (2, 3, 16, 1000):
+        assert torch.equal(torch.cat(case.run(rows, num_threads=num_threads)), one)
+    pool = native.ThreadPool(library, 3)
+    try:
+        for _ in range(5):
+            assert torch.equal(torch.cat(case.run(rows, num_threads=3, pool=pool)), one)
+    finally:
+        pool.close()
+
+
+def test_equal_tokens_of_different_values_are_averaged() -> None:
+    """A sum that is known without a computation: equal keys weigh all values alike."""
+    case = Case([400], 1, 1)
+    case.qkv[0][:, 1] = 1.0
+    case.qkv[0][:, 2] = torch.from_numpy(np.arange(400.0)).float()[:, None]
+    (rows,) = case.all_rows()
+    torch.testing.assert_close(rows[:, 0, 0], torch.arange(400) / 2)
