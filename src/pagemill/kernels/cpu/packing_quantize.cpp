@@ -13,9 +13,9 @@
 //      of the variance wins.
 //   2. Its scale and min are rounded to float16, the q chosen anew for what was rounded, the line
 //      fitted anew, a few times. The plain range takes part, so the result is never worse than it.
-// The errors of step 2 are those of the weights as they will be read back. On language models the
-// mean squared error is a fifth to a quarter below the plain range's; a grid of four times as many
-// pairs gains one more percent of it.
+// The errors of step 2 are those of the weights as they will be read back. On SmolLM2 the mean
+// squared error is 29% below the plain range's in groups of 16, 21% in groups of 32, 18% in groups
+// of 64; there, a grid of five times as many pairs gains less than one more percent.
 
 #include <limits>
 #include <vector>
