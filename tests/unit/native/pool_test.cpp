@@ -141,8 +141,8 @@ void print_region_cost(const char* label, int num_threads) {
     times.push_back(ns_since(start) / kRegions);
   }
   std::sort(times.begin(), times.end());
-  std::printf("%s, %d threads: best %.0f ns, median %.0f ns, slowest of 400 batches %.0f ns\n", label,
-              num_threads, times.front(), times[times.size() / 2], times.back());
+  std::printf("%s, %d threads: best %.0f ns, median %.0f ns, slowest of 400 batches %.0f ns\n",
+              label, num_threads, times.front(), times[times.size() / 2], times.back());
 }
 
 // Regions with work in them, as a model has: 121 of 8 chunks of about 10 us.

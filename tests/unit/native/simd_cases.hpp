@@ -1,4 +1,4 @@
-// What every function of simd.hpp makes of the same inputs, so that instruction sets can be compared.
+// What every function of simd.hpp makes of the same inputs, to compare instruction sets.
 #pragma once
 
 #include <stdint.h>

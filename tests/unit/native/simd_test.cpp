@@ -1,5 +1,5 @@
-// Compares the functions of simd.hpp with plain arithmetic, on each instruction set that this machine
-// can run: `simd_test` prints the sets that it compared, or what is wrong.
+// Compares the functions of simd.hpp with plain arithmetic, on each instruction set that this
+// machine can run: `simd_test` prints the sets that it compared, or what is wrong.
 
 #include <cmath>
 #include <cstdio>
@@ -79,10 +79,11 @@ bool is_nan_half(uint16_t h, uint16_t infinity) { return (h & 0x7fff) > infinity
 std::unique_ptr<SimdInputs> make_inputs() {
   auto in = std::make_unique<SimdInputs>();
   std::mt19937 random(3);
-  const float special[] = {0.0f,      -0.0f,     1.0f,      -1.0f,     INFINITY,  -INFINITY, NAN,
-                           1e-45f,    -1e-40f,   65504.0f,  65519.0f,  65520.0f,  65536.0f,  3.4e38f,
-                           0x1p-24f,  0x1p-25f,  0x1.8p-25f, 0x1p-14f, 0x1.ffep-15f, 126.5f, -127.5f,
-                           0x1.002p0f, 0x1.006p0f, 0x1.01p0f, 0x1.03p0f};
+  const float special[] = {
+      0.0f,       -0.0f,      1.0f,       -1.0f,     INFINITY,  -INFINITY, NAN,          1e-45f,
+      -1e-40f,    65504.0f,   65519.0f,   65520.0f,  65536.0f,  3.4e38f,   0x1p-24f,     0x1p-25f,
+      0x1.8p-25f, 0x1p-14f,   126.5f,     -127.5f,   0x1.002p0f, 0x1.006p0f, 0x1.ffep-15f,
+      0x1.01p0f,  0x1.03p0f};
   constexpr int kSpecial = sizeof special / sizeof *special;
   for (int i = 0; i < kNumFloats; ++i) {
     // All pairs of special values, then any bits, then numbers that float16 can hold.
@@ -97,10 +98,8 @@ std::unique_ptr<SimdInputs> make_inputs() {
     in->small[i] = i % 2 ? float_of((random() & 0x807fffff) | exponent << 23)
                          : (static_cast<int>(random() % 4001) - 2000) * 0.5f;
     in->integers[i] = static_cast<int32_t>(random());
-    in->activations[i] = static_cast<int8_t>(i % 64 == 0   ? 127
-                                             : i % 64 < 4  ? 127
-                                             : i % 64 < 20 ? -127
-                                                           : static_cast<int>(random() % 256) - 128);
+    const int any = static_cast<int>(random() % 256) - 128;
+    in->activations[i] = static_cast<int8_t>(i % 64 < 4 ? 127 : i % 64 < 20 ? -127 : any);
   }
   for (int i = 0; i < 65536; ++i) in->halves[i] = static_cast<uint16_t>(i);
   for (int i = 0; i < kNumFloats * 4; ++i) {

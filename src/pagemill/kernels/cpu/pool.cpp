@@ -43,7 +43,7 @@ void pin(std::thread::native_handle_type thread, int cpu) {
 #endif
 }
 
-// While it lives, threads that are started take no signals: those are for the program's own threads.
+// While it lives, threads that are started take no signals: those are for the program's own.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -116,8 +116,8 @@ void Pool::run(int num_chunks, Body body, const void* context) {
 bool Pool::claim_and_run(uint64_t generation) {
   uint64_t seen = claim_.load(std::memory_order_acquire);
   for (;;) {
-    // Not older than the job of `seen`, whose opening was acquired with it. If one of these is newer,
-    // then claim_ was closed before, the loads acquired that, and the exchange fails.
+    // Not older than the job of `seen`, whose opening was acquired with it. If one of these is
+    // newer, then claim_ was closed before, the loads acquired that, and the exchange fails.
     const Body body = body_.load(std::memory_order_acquire);
     const void* context = context_.load(std::memory_order_acquire);
     const int num_chunks = num_chunks_.load(std::memory_order_acquire);
@@ -146,6 +146,9 @@ void Pool::work() {
       if (looks % 64 == 0 && std::chrono::steady_clock::now() - start > kSpin) {
         sleep(last_generation);
         start = std::chrono::steady_clock::now();
+      } else if (looks % 64 == 0) {
+        // Better give way to a neighbour now than be made to in the middle of a chunk.
+        std::this_thread::yield();
       } else {
         relax();
       }

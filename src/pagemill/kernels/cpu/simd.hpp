@@ -1,28 +1,28 @@
 // Sixteen lanes of float or int32, the same on every instruction set.
 //
 // One panel of a packed weight is sixteen output rows, so a vector here holds one number for each
-// row of a panel, and every kernel is written once over these types. Compiled once with the flags of
-// each instruction set; PAGEMILL_ISA_NAMESPACE (avx512, avx2 or portable) keeps the copies apart.
+// row of a panel, and every kernel is written once over these types. Compiled once with the flags
+// of each instruction set; PAGEMILL_ISA_NAMESPACE (avx512, avx2, portable) keeps the copies apart.
 //
-//   F16   16 x float   zero splat lane_numbers load load_first load_half load_bfloat load_u8 load_s8
-//                      store store_first store_half store_bfloat + - * / fma min max abs copy_sign
-//                      select_less sum largest round_to_int as_int
+//   F16   16 x float   zero splat lane_numbers load load_first load_half load_bfloat load_u8
+//                      load_s8 store store_first store_half store_bfloat + - * / fma min max abs
+//                      copy_sign select_less sum largest round_to_int as_int
 //   I16   16 x int32   splat_int load_int store_int + - shift_left to_float as_float power_of_two
 //                      store_s8
 //   B64   64 bytes, 4 for each of 16 lanes
 //                      load_bytes low_nibbles high_nibbles bits_4_5 add_16_where |
 //                      dot4 dot4_below_128
 //
-// Every function gives the same bits on every instruction set, except fma (see there) and the bits of
-// a NaN. min and max return their second argument if either is a NaN or both are zero.
+// Every function gives the same bits on every instruction set, except fma (see there) and the bits
+// of a NaN. min and max return their second argument if either is a NaN or both are zero.
 //
-// Compiled with -ffp-contract=off: a multiply-add is fused where a kernel says fma, and nowhere else.
+// Compiled with -ffp-contract=off: a multiply-add is fused where a kernel says fma, nowhere else.
 // Left to the compiler, it would depend on the shape of the loop around it, and the same row could
 // come out differently in another tile.
 //
 // What is written over this header lives in PAGEMILL_ISA_NAMESPACE too: the linker keeps only one
-// copy of any other inline function, and a copy with AVX-512 instructions would end the process on a
-// machine without them. (CMakeLists.txt has the second defence, tests/unit/native a check.)
+// copy of any other inline function, and a copy with AVX-512 instructions would end the process on
+// a machine without them. (CMakeLists.txt has the second defence, tests/unit/native a check.)
 #pragma once
 
 #include <stdint.h>

@@ -143,8 +143,12 @@ template <int kBits>
 PAGEMILL_INLINE I16 shift_left(I16 x) {
   return {_mm256_slli_epi32(x.lo, kBits), _mm256_slli_epi32(x.hi, kBits)};
 }
-PAGEMILL_INLINE F16 to_float(I16 x) { return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)}; }
-PAGEMILL_INLINE I16 round_to_int(F16 x) { return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)}; }
+PAGEMILL_INLINE F16 to_float(I16 x) {
+  return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)};
+}
+PAGEMILL_INLINE I16 round_to_int(F16 x) {
+  return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
+}
 PAGEMILL_INLINE F16 as_float(I16 x) {
   return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)};
 }
@@ -194,8 +198,8 @@ PAGEMILL_INLINE B64 add_16_where(B64 x, uint64_t mask) {
   return {add_16_where_of_32(x.lo, static_cast<uint32_t>(mask)),
           add_16_where_of_32(x.hi, static_cast<uint32_t>(mask >> 32))};
 }
-// The one instruction that multiplies unsigned by signed bytes saturates its 16-bit sums, so even and
-// odd bytes are widened and multiplied as 16-bit numbers.
+// The one instruction that multiplies unsigned by signed bytes saturates its 16-bit sums, so even
+// and odd bytes are widened and multiplied as 16-bit numbers.
 PAGEMILL_INLINE __m256i dot4_of_8(__m256i acc, __m256i weights, __m256i even, __m256i odd) {
   const __m256i even_weights = _mm256_and_si256(weights, _mm256_set1_epi16(255));
   const __m256i odd_weights = _mm256_srli_epi16(weights, 8);

@@ -25,8 +25,8 @@ PAGEMILL_INLINE F16 lane_numbers() {
   return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
 }
 PAGEMILL_INLINE F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-// The first count lanes (all, if count is more) from memory, the others zero; nothing behind them is
-// touched.
+// The first count lanes (all, if count is more) from memory, the others zero; nothing behind them
+// is touched.
 PAGEMILL_INLINE F16 load_first(const float* p, int count) {
   return {_mm512_maskz_loadu_ps(first_lanes(count), p)};
 }

@@ -1,6 +1,6 @@
-// The vectors of simd.hpp without an instruction set of their own: four of GCC's and Clang's generic
-// 128-bit vectors each, which every machine with vectors has (SSE2, NEON), and others imitate. What
-// the functions promise is said in simd_avx512.hpp.
+// The vectors of simd.hpp without an instruction set of their own: four of GCC's and Clang's
+// generic 128-bit vectors each, which every machine with vectors has (SSE2, NEON), and others
+// imitate. What the functions promise is said in simd_avx512.hpp.
 #pragma once
 
 #if defined(__SSE2__)
