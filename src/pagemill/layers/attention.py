@@ -29,9 +29,8 @@ class Attention:
     ) -> None:
         """``qkv`` gives queries, keys and values one after another; ``rope`` None: no rotation."""
         self._layer = layer
-        self._head_dim = config.head_dim
-        self._num_heads = config.num_heads
-        self._num_kv_heads = config.num_kv_heads
+        self._heads = kernels.HeadShape(config.num_heads, config.num_kv_heads, config.head_dim)
+        self._norm_eps = config.norm_eps
         self._scale = config.attention_scale
         self._window = config.sliding_windows[layer]
         self._soft_cap = config.attention_soft_cap
@@ -74,35 +73,26 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, batch: DeviceBatch, kv: KVPool) -> torch.Tensor:
         """``[T, hidden_size]`` to ``[T, hidden_size]``; writes this step's keys and values."""
-        num_rows = x.shape[0]
-        heads = self._qkv(x).view(num_rows, -1, self._head_dim)
-        sizes = [self._num_heads, self._num_kv_heads, self._num_kv_heads]
-        query, key, value = torch.split(heads, sizes, dim=1)
-        if self._query_norm is not None and self._key_norm is not None:
-            query, key = self._query_norm(query), self._key_norm(key)
-        key_cache, value_cache = kv.layer(self._layer)
-        if self._rope is None:
-            kernels.write_kv(key, value, key_cache, value_cache, batch.slot_mapping)
-        else:
-            cos, sin = self._rope.up_to(batch.max_position)
-            query = kernels.rotary_write_kv(
-                query,
-                key,
-                value,
-                batch.positions,
-                cos,
-                sin,
-                key_cache,
-                value_cache,
-                batch.slot_mapping,
-            )
+        cache = kv.layer(self._layer)
+        query = kernels.rotary_write_kv(
+            self._qkv(x),
+            self._heads,
+            cache,
+            batch.positions,
+            batch.slot_mapping,
+            rotation=self._rope,
+            max_position=batch.max_position,
+            query_norm=None if self._query_norm is None else self._query_norm.weight,
+            key_norm=None if self._key_norm is None else self._key_norm.weight,
+            norm_eps=self._norm_eps,
+        )
         attended = kernels.paged_attention(
             query,
-            key_cache,
-            value_cache,
+            self._heads,
+            cache,
             batch.layout,
             scale=self._scale,
             window=self._window,
             soft_cap=self._soft_cap,
         )
-        return self._out(attended.view(num_rows, -1))
+        return self._out(attended)

@@ -11,14 +11,14 @@ from pagemill.model_config import ModelConfig
 
 
 class Embedding:
-    """A table of vectors ``[count, hidden_size]`` in its stored dtype."""
+    """A table of vectors ``[count, hidden_size]``."""
 
     def __init__(self, weights: Weights, name: str, count: int, hidden_size: int) -> None:
-        self.weight = weights.take(f"{name}.weight", (count, hidden_size))
+        self.weight = weights.matrix([f"{name}.weight"], hidden_size, [count])
 
-    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """Float32 ``[T, hidden_size]``."""
-        return kernels.embedding(ids, self.weight)
+    def __call__(self, ids: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """Float32 ``[T, hidden_size]``, times ``scale``."""
+        return kernels.embedding(ids, self.weight, scale)
 
 
 class LMHead:

@@ -13,7 +13,7 @@ from pagemill.loading.weights import Weights
 class Linear:
     """``x @ weight^T + bias``."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: kernels.LinearWeight, bias: torch.Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
 
@@ -32,21 +32,18 @@ class Linear:
         bias: bool,
     ) -> Linear:
         """Several maps of the same input as one, outputs one after another."""
-        sizes = list(zip(names, out_sizes, strict=True))
-        parts = [weights.take(f"{name}.weight", (size, in_size)) for name, size in sizes]
-        biases = [weights.take(f"{name}.bias", (size,)) for name, size in sizes] if bias else []
-        return cls(_join(parts), _join(biases) if bias else None)
+        weight = weights.matrix([f"{name}.weight" for name in names], in_size, out_sizes)
+        if not bias:
+            return cls(weight)
+        sizes = zip(names, out_sizes, strict=True)
+        return cls(weight, torch.cat([weights.take(f"{name}.bias", (n,)) for name, n in sizes]))
 
     @classmethod
     def load_transposed(cls, weights: Weights, name: str, in_size: int, out_size: int) -> Linear:
         """Take a map with bias whose weight is stored ``[in, out]`` (GPT-2's Conv1D)."""
-        weight = weights.take(f"{name}.weight", (in_size, out_size))
-        return cls(weight.T.contiguous(), weights.take(f"{name}.bias", (out_size,)))
+        weight = weights.transposed_matrix(f"{name}.weight", in_size, out_size)
+        return cls(weight, weights.take(f"{name}.bias", (out_size,)))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Float32 ``[T, K]`` to ``[T, N]``."""
         return kernels.linear(x, self.weight, self.bias)
-
-
-def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -9,18 +9,6 @@ from pagemill.layers.linear import Linear
 from pagemill.loading.weights import Weights
 from pagemill.model_config import ModelConfig
 
-_ACTIVATION = {
-    "silu": kernels.silu,
-    "gelu": kernels.gelu,
-    "gelu_tanh": kernels.gelu_tanh,
-}
-_GATED_ACTIVATION = {
-    "silu": kernels.silu_and_mul,
-    "gelu": kernels.gelu_and_mul,
-    "gelu_tanh": kernels.gelu_tanh_and_mul,
-}
-
-
 class GatedMLP:
     """``down(act(gate(x)) * up(x))`` (arXiv:2002.05202)."""
 
@@ -29,11 +17,11 @@ class GatedMLP:
         names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
         self._gate_up = Linear.load_joined(weights, names, hidden, [inner, inner], bias)
         self._down = Linear.load(weights, f"{prefix}.down_proj", inner, hidden, bias)
-        self._act_and_mul = _GATED_ACTIVATION[config.hidden_act]
+        self._activation = config.hidden_act
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden_size]`` to ``[T, hidden_size]``."""
-        return self._down(self._act_and_mul(self._gate_up(x)))
+        return self._down(kernels.act_and_mul(self._gate_up(x), self._activation))
 
 
 class PlainMLP:
@@ -43,8 +31,8 @@ class PlainMLP:
         hidden, inner = config.hidden_size, config.intermediate_size
         self._up = Linear.load_transposed(weights, f"{prefix}.c_fc", hidden, inner)
         self._down = Linear.load_transposed(weights, f"{prefix}.c_proj", inner, hidden)
-        self._act = _ACTIVATION[config.hidden_act]
+        self._activation = config.hidden_act
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden_size]`` to ``[T, hidden_size]``."""
-        return self._down(self._act(self._up(x)))
+        return self._down(kernels.act(self._up(x), self._activation))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pagemill.rope_config import RopeConfig
@@ -120,32 +122,32 @@ def _llama3(config: RopeConfig) -> torch.Tensor:
 class RotaryTable:
     """cos and sin of every position, computed as far as positions have come.
 
-    The table grows by whole pieces of a fixed size, so a row's bits do not depend on the growth.
+    The memory is there for the whole served length, and costs nothing where it is not written.
     """
 
-    _PIECE = 1024  # positions
+    _PIECE = 1024  # positions that are computed at a time
 
     def __init__(self, config: RopeConfig, max_model_len: int) -> None:
         self._frequencies, self._factor = rope_frequencies(config, max_model_len)
-        empty = torch.empty(0, config.rotary_dim // 2)
-        self._table = (empty, empty)
+        num_positions = -(-max_model_len // self._PIECE) * self._PIECE
+        shape = (num_positions, config.rotary_dim // 2)
+        self._cos, self._sin = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self._num_computed = 0
+
+    def arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """The memory of the tables, ``[max_model_len or more, rotary_dim / 2]``.
+
+        Valid up to the largest position that `up_to` was asked for.
+        """
+        return self._cos, self._sin
 
     def up_to(self, max_position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines, ``[at least max_position + 1, rotary_dim / 2]`` float32."""
-        num_computed = self._table[0].shape[0]
-        if max_position >= num_computed:
-            # At least doubled, so that a long generation copies each row a bounded number of times.
-            end = max(max_position + 1, 2 * num_computed)
-            starts = range(num_computed, end, self._PIECE)
-            pieces = [self._table, *(self._piece(start) for start in starts)]
-            # Both at once: an interrupted step must not leave one longer than the other.
-            self._table = (
-                torch.cat([cos for cos, _ in pieces]),
-                torch.cat([sin for _, sin in pieces]),
-            )
-        return self._table
-
-    def _piece(self, start: int) -> tuple[torch.Tensor, torch.Tensor]:
-        positions = torch.arange(start, start + self._PIECE, dtype=torch.float32)
-        angles = positions[:, None] * self._frequencies
-        return angles.cos() * self._factor, angles.sin() * self._factor
+        """Cosines and sines, valid up to ``max_position``: ``[more, rotary_dim / 2]`` float32."""
+        while self._num_computed <= max_position:
+            piece = slice(self._num_computed, self._num_computed + self._PIECE)
+            positions = torch.arange(piece.start, piece.stop, dtype=torch.float32)
+            angles = positions[:, None] * self._frequencies
+            self._cos[piece] = (angles.cos() * self._factor).numpy()
+            self._sin[piece] = (angles.sin() * self._factor).numpy()
+            self._num_computed = piece.stop
+        return torch.from_numpy(self._cos), torch.from_numpy(self._sin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -69,20 +69,35 @@ class WeightFiles(WeightSource, Protocol):
         ...
 
 
+class Packing(NamedTuple):
+    """How matrices are packed for the native kernels."""
+
+    quantization: Quantization | None = None
+    """What becomes of float matrices."""
+    num_threads: int = 1
+
+
 class Weights:
     """Hands each tensor to a model once, checked and cast, and knows what nobody took.
 
     Args:
         source: where the tensors come from.
         dtype: what `take` casts to.
+        packing: pack matrices for the native kernels; None: keep them dense.
         progress: show a bar on stderr; None: if it takes time and stderr is a terminal.
     """
 
     def __init__(
-        self, source: WeightSource, dtype: torch.dtype, *, progress: bool | None = False
+        self,
+        source: WeightSource,
+        dtype: torch.dtype,
+        *,
+        packing: Packing | None = None,
+        progress: bool | None = False,
     ) -> None:
+        self.dtype = dtype
         self._source = source
-        self._dtype = dtype
+        self._packing = packing
         self._names = frozenset(source.names())
         self._taken: set[str] = set()
         self._progress = Progress(
@@ -100,9 +115,41 @@ class Weights:
         another one; both messages name the tensor.
         """
         self._require(name, shape)
-        tensor = self._source.load(name).to(self._dtype).contiguous()
+        tensor = self._source.load(name).to(self.dtype).contiguous()
         self._mark_taken(name)
         return tensor
+
+    def matrix(
+        self, names: Sequence[str], in_size: int, out_sizes: Sequence[int]
+    ) -> torch.Tensor | PackedLinear:
+        """Matrices ``[out, in]`` of one input, joined, as the ops in use want them.
+
+        Packed for the native kernels or, without them, one dense tensor. Raises like `take`.
+        """
+        if self._packing is not None:
+            return self.take_linear(
+                names,
+                in_size,
+                out_sizes,
+                quantization=self._packing.quantization,
+                num_threads=self._packing.num_threads,
+            )
+        sizes = zip(names, out_sizes, strict=True)
+        parts = [self.take(name, (size, in_size)) for name, size in sizes]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def transposed_matrix(
+        self, name: str, in_size: int, out_size: int
+    ) -> torch.Tensor | PackedLinear:
+        """A matrix stored ``[in, out]``, turned; otherwise as `matrix`."""
+        tensor = self.take(name, (in_size, out_size)).T.contiguous()
+        if self._packing is None:
+            return tensor
+        return pack_rows(
+            [StoredRows.of_tensor(tensor)],
+            self._packing.quantization,
+            num_threads=self._packing.num_threads,
+        )
 
     def take_linear(
         self,
@@ -136,7 +183,7 @@ class Weights:
                 rows = self._source.quantized_rows(name)
             if rows is None:
                 tensor = self._source.load(name)
-                tensor = (tensor if quantization else tensor.to(self._dtype)).contiguous()
+                tensor = (tensor if quantization else tensor.to(self.dtype)).contiguous()
                 floats.append(tensor)
                 rows = StoredRows.of_tensor(tensor)
             parts.append(rows)

@@ -55,7 +55,7 @@ class Gemma3Model:
             weights, "model.embed_tokens", config.vocab_size, config.hidden_size
         )
         # The model was trained with the factor rounded to its weights' dtype.
-        factor = torch.tensor(config.hidden_size**0.5).to(self._tokens.weight.dtype)
+        factor = torch.tensor(config.hidden_size**0.5).to(weights.dtype)
         self._embedding_factor = factor.item()
         self._blocks = []
         for layer in range(config.num_layers):
@@ -64,12 +64,13 @@ class Gemma3Model:
             if rope not in tables:
                 tables[rope] = RotaryTable(rope, config.max_model_len)
             self._blocks.append(Gemma3Block(config, weights, layer, tables[rope]))
+        self.rotations = list(tables.values())
         self._norm = _load_norm(config, weights, "model.norm")
         self._lm_head = LMHead(config, weights, self._tokens)
 
     def forward(self, batch: DeviceBatch, kv: KVPool) -> torch.Tensor:
         """See `Model.forward`."""
-        x = self._tokens(batch.token_ids) * self._embedding_factor
+        x = self._tokens(batch.token_ids, self._embedding_factor)
         for block in self._blocks:
             x = block(x, batch, kv)
         return self._norm(x)

@@ -9,6 +9,7 @@ from pagemill.layers.embedding import Embedding, LMHead
 from pagemill.layers.linear import Linear
 from pagemill.layers.mlp import PlainMLP
 from pagemill.layers.norm import LayerNorm
+from pagemill.layers.rope import RotaryTable
 from pagemill.loading.weights import Weights
 from pagemill.model_config import ModelConfig
 from pagemill.runner.device_batch import DeviceBatch
@@ -41,6 +42,7 @@ class GPT2Model:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         hidden = config.hidden_size
+        self.rotations: list[RotaryTable] = []
         self._tokens = Embedding(weights, "transformer.wte", config.vocab_size, hidden)
         self._positions = Embedding(
             weights, "transformer.wpe", config.max_position_embeddings, hidden

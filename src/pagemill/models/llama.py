@@ -50,6 +50,7 @@ class LlamaModel:
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         assert config.rope is not None, "the configuration reader gives this family a rope"
         rope = RotaryTable(config.rope, config.max_model_len)
+        self.rotations = [rope]
         self._tokens = Embedding(
             weights, "model.embed_tokens", config.vocab_size, config.hidden_size
         )

@@ -6,12 +6,16 @@ from typing import Protocol
 
 import torch
 
+from pagemill.layers.rope import RotaryTable
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 
 
 class Model(Protocol):
     """A decoder-only language model with its weights."""
+
+    rotations: list[RotaryTable]
+    """The tables of its rotary embeddings."""
 
     def forward(self, batch: DeviceBatch, kv: KVPool) -> torch.Tensor:
         """Final hidden states ``[T, hidden_size]`` float32; writes the batch's slots of ``kv``."""

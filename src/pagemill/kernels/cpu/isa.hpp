@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention.hpp"
+#include "linear.hpp"
 #include "row_ops.hpp"
 
 namespace pagemill {
@@ -12,6 +13,8 @@ namespace pagemill {
 // Every kernel, as compiled for one instruction set. isa_kernels.inc fills it in.
 struct Isa {
   const char* name;
+  LinearQuantized linear_quantized;
+  LinearFloat linear_float;
   RowKernels rows;
   Attend attend;
 };

@@ -1,0 +1,39 @@
+// Linear maps over packed weights: out[row, n] = sum over k of x[row, k] * w[n, k] (+ bias[n]).
+//
+// Exactness: the number in (row, n) is built by the same operations in the same order whatever the
+// other rows are, however many there are, and wherever a sub-range is cut. Only the number of rows
+// that share one pass over the weights changes with the batch, and that is no part of the sum.
+#pragma once
+
+#include <cstdint>
+
+#include "packing.hpp"
+
+namespace pagemill {
+
+// Rows of activations in 8 bits: x is about scale * q, one scale for each group of 32 columns.
+struct QuantizedRows {
+  const int8_t* q;         // [rows, padded_cols], -127 to 127
+  const float* scales;     // [rows, padded_cols / 32]
+  const int32_t* sums;     // [rows, padded_cols / 16], sum of q
+  int padded_cols;
+};
+
+// What happens to a finished number before it is stored at out[row * out_stride + n].
+struct Epilogue {
+  const float* bias;  // [num_rows of the weight] or null
+};
+
+// A part of the product: rows [row_begin, row_end) by panels [panel_begin, panel_end).
+struct Tile {
+  int row_begin, row_end;
+  int panel_begin, panel_end;
+};
+
+using LinearQuantized = void (*)(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
+                                 Epilogue epilogue, float* out, int64_t out_stride);
+
+using LinearFloat = void (*)(const FloatWeight& weight, const float* x, int64_t x_stride,
+                             Tile tile, Epilogue epilogue, float* out, int64_t out_stride);
+
+}  // namespace pagemill

@@ -1,0 +1,274 @@
+#include "program.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pagemill {
+namespace {
+
+// Below this many numbers a row op is done before another thread could begin.
+constexpr int64_t kNumbersAlone = 16384;
+// A linear map with one row is cut into chunks of about this many bytes of weights.
+constexpr int64_t kChunkBytes = 32 * 1024;
+// With many rows, this many at a time pass over the weights: in 8 bits they fit the second cache.
+constexpr int kRowBlock = 256;
+constexpr int kChunksPerThread = 6;
+
+int64_t count_rows(RowCount rows, const Step& step) {
+  return rows == RowCount::kTokens ? step.num_tokens : step.num_logits;
+}
+
+int64_t cols_of(const Norm& args) { return args.num_cols; }
+int64_t cols_of(const Activation& args) { return args.num_cols; }
+int64_t cols_of(const Add& args) { return args.num_cols; }
+int64_t cols_of(const ScaleCap& args) { return args.num_cols; }
+int64_t cols_of(const QuantizeRows& args) { return args.num_cols; }
+
+template <class Args>
+class RowsOp : public Op {
+ public:
+  RowsOp(RowOp<Args> RowKernels::* kernel, const Args& args, RowCount rows)
+      : kernel_(kernel), args_(args), rows_(rows) {}
+  void run(const Step& step, float*, Program& program) override {
+    program.run_rows(current_isa().rows.*kernel_, args_, count_rows(rows_, step), cols_of(args_));
+  }
+
+ private:
+  RowOp<Args> RowKernels::* kernel_;
+  Args args_;
+  RowCount rows_;
+};
+
+class RotaryWriteOp : public Op {
+ public:
+  explicit RotaryWriteOp(const RotaryWrite& args) : args_(args) {}
+  void run(const Step& step, float*, Program& program) override {
+    RotaryWrite args = args_;
+    args.positions = step.positions;
+    args.slot_mapping = step.slot_mapping;
+    program.run_rows(current_isa().rows.rotary_write, args, step.num_tokens, args.qkv_stride);
+  }
+
+ private:
+  RotaryWrite args_;
+};
+
+class EmbeddingOp : public Op {
+ public:
+  EmbeddingOp(const LinearSegment& table, bool by_position, float scale, bool accumulate,
+              float* out, int64_t out_stride)
+      : table_(table), by_position_(by_position), scale_(scale), accumulate_(accumulate),
+        out_(out), out_stride_(out_stride),
+        num_cols_(table.packed ? table.packed->num_cols : table.floats->num_cols) {}
+
+  void run(const Step& step, float*, Program& program) override {
+    const int64_t* ids = by_position_ ? step.positions : step.token_ids;
+    program.pool().run(step.num_tokens, [&](int row) { look_up(static_cast<int>(ids[row]), row); });
+  }
+
+ private:
+  void look_up(int id, int row) const {
+    float* out = out_ + row * out_stride_;
+    static thread_local std::vector<float> found;
+    found.resize(num_cols_);
+    if (table_.packed) {
+      dequantize_row(*table_.packed, id, found.data());
+    } else {
+      dequantize_row(*table_.floats, id, found.data());
+    }
+    for (int i = 0; i < num_cols_; ++i) {
+      out[i] = found[i] * scale_ + (accumulate_ ? out[i] : 0.0f);
+    }
+  }
+
+  LinearSegment table_;
+  bool by_position_;
+  float scale_;
+  bool accumulate_;
+  float* out_;
+  int64_t out_stride_;
+  int num_cols_;
+};
+
+class AttentionOp : public Op {
+ public:
+  AttentionOp(const Attention& args, int plan) : args_(args), plan_(plan) {}
+  void run(const Step& step, float*, Program& program) override {
+    const AttentionWork& work = program.attention_work(plan_);
+    const int64_t scratch_floats = attention_scratch_floats(args_.num_heads, args_.cache);
+    program.pool().run(work.num_items, [&](int item) {
+      static thread_local std::vector<float> scratch;
+      if (static_cast<int64_t>(scratch.size()) < scratch_floats) scratch.resize(scratch_floats);
+      current_isa().attend(args_, step, work, item, item + 1, scratch.data());
+    });
+  }
+
+ private:
+  Attention args_;
+  int plan_;
+};
+
+class LinearOp : public Op {
+ public:
+  explicit LinearOp(Linear linear) : linear_(std::move(linear)) {}
+
+  void run(const Step& step, float* logits, Program& program) override {
+    const int num_rows = static_cast<int>(count_rows(linear_.rows, step));
+    float* out = linear_.out ? linear_.out : logits;
+    const int num_row_blocks = (num_rows + kRowBlock - 1) / kRowBlock;
+    for (const LinearSegment& segment : linear_.segments) {
+      const int num_panels = padded_rows(segment) / kPanelRows;
+      const int panels = panels_per_chunk(segment, num_rows, num_panels, program);
+      const int num_chunks = (num_panels + panels - 1) / panels;
+      program.pool().run(num_chunks * num_row_blocks, [&](int chunk) {
+        const int first_row = chunk / num_chunks * kRowBlock;
+        const int first_panel = chunk % num_chunks * panels;
+        const Tile tile = {first_row, std::min(first_row + kRowBlock, num_rows), first_panel,
+                           std::min(first_panel + panels, num_panels)};
+        run_tile(segment, tile, out);
+      });
+    }
+  }
+
+ private:
+  static int padded_rows(const LinearSegment& segment) {
+    return segment.packed ? segment.packed->padded_rows : segment.floats->padded_rows;
+  }
+
+  static int64_t panel_bytes(const LinearSegment& segment) {
+    if (segment.packed) return int64_t{segment.packed->padded_cols} * segment.packed->bits * 2;
+    return int64_t{segment.floats->num_cols} * kPanelRows *
+           (segment.floats->type == FloatType::kFloat32 ? 4 : 2);
+  }
+
+  // Two panels at least where rows share them (the kernels take pairs), and no more chunks than
+  // balance the threads.
+  static int panels_per_chunk(const LinearSegment& segment, int num_rows, int num_panels,
+                              Program& program) {
+    const int by_threads = num_panels / (program.pool().num_threads() * kChunksPerThread);
+    const int by_bytes =
+        num_rows > 1 ? 2 : static_cast<int>(kChunkBytes / std::max<int64_t>(1, panel_bytes(segment)));
+    const int panels = std::max({1, by_threads, by_bytes});
+    return num_rows > 1 ? (panels + 1) / 2 * 2 : panels;
+  }
+
+  void run_tile(const LinearSegment& segment, const Tile& tile, float* out) const {
+    const Epilogue epilogue = {linear_.bias ? linear_.bias + segment.first_column : nullptr};
+    float* first_out = out + segment.first_column;
+    if (segment.packed) {
+      current_isa().linear_quantized(*segment.packed, linear_.quantized, tile, epilogue, first_out,
+                                     linear_.out_stride);
+    } else {
+      current_isa().linear_float(*segment.floats, linear_.x, linear_.x_stride, tile, epilogue,
+                                 first_out, linear_.out_stride);
+    }
+  }
+
+  Linear linear_;
+};
+
+class GatherLogitsRowsOp : public Op {
+ public:
+  GatherLogitsRowsOp(const float* x, int64_t x_stride, int32_t num_cols, float* out,
+                     int64_t out_stride)
+      : x_(x), x_stride_(x_stride), num_cols_(num_cols), out_(out), out_stride_(out_stride) {}
+  void run(const Step& step, float*, Program&) override {
+    for (int i = 0; i < step.num_logits; ++i) {
+      memcpy(out_ + i * out_stride_, x_ + step.logits_indices[i] * x_stride_,
+             num_cols_ * sizeof(float));
+    }
+  }
+
+ private:
+  const float* x_;
+  int64_t x_stride_;
+  int32_t num_cols_;
+  float* out_;
+  int64_t out_stride_;
+};
+
+class CapLogitsOp : public Op {
+ public:
+  CapLogitsOp(float cap, int32_t num_cols) : cap_(cap), num_cols_(num_cols) {}
+  void run(const Step& step, float* logits, Program& program) override {
+    const ScaleCap args = {logits, num_cols_, logits, num_cols_, num_cols_, 1.0f, cap_};
+    program.run_rows(current_isa().rows.scale_cap, args, step.num_logits, num_cols_);
+  }
+
+ private:
+  float cap_;
+  int32_t num_cols_;
+};
+
+}  // namespace
+
+template <class Args>
+void Program::run_rows(RowOp<Args> kernel, const Args& args, int64_t num_rows, int64_t num_cols) {
+  if (num_rows * num_cols <= kNumbersAlone || num_rows == 1) {
+    kernel(args, 0, num_rows);
+    return;
+  }
+  const int64_t most = pool_->num_threads() * kChunksPerThread;
+  const int64_t rows = std::max<int64_t>((num_rows + most - 1) / most, 1);
+  const int num_chunks = static_cast<int>((num_rows + rows - 1) / rows);
+  pool_->run(num_chunks, [&](int chunk) {
+    kernel(args, chunk * rows, std::min((chunk + 1) * rows, num_rows));
+  });
+}
+
+template <class Args>
+void Program::add_row_op(RowOp<Args> RowKernels::* kernel, const Args& args, RowCount rows) {
+  ops_.push_back(std::make_unique<RowsOp<Args>>(kernel, args, rows));
+}
+template void Program::add_row_op(RowOp<Norm> RowKernels::*, const Norm&, RowCount);
+template void Program::add_row_op(RowOp<Activation> RowKernels::*, const Activation&, RowCount);
+template void Program::add_row_op(RowOp<Add> RowKernels::*, const Add&, RowCount);
+template void Program::add_row_op(RowOp<QuantizeRows> RowKernels::*, const QuantizeRows&, RowCount);
+
+void Program::add_embedding(const LinearSegment& table, bool by_position, float scale,
+                            bool accumulate, float* out, int64_t out_stride) {
+  ops_.push_back(
+      std::make_unique<EmbeddingOp>(table, by_position, scale, accumulate, out, out_stride));
+}
+
+void Program::add_rotary_write(const RotaryWrite& args) {
+  ops_.push_back(std::make_unique<RotaryWriteOp>(args));
+}
+
+void Program::add_attention(const Attention& args, const AttentionShape& shape) {
+  ops_.push_back(std::make_unique<AttentionOp>(args, plan_for(shape)));
+}
+
+void Program::add_linear(Linear linear) {
+  ops_.push_back(std::make_unique<LinearOp>(std::move(linear)));
+}
+
+void Program::add_gather_logits_rows(const float* x, int64_t x_stride, int32_t num_cols, float* out,
+                                     int64_t out_stride) {
+  ops_.push_back(std::make_unique<GatherLogitsRowsOp>(x, x_stride, num_cols, out, out_stride));
+}
+
+void Program::add_cap_logits(float cap, int32_t num_cols) {
+  ops_.push_back(std::make_unique<CapLogitsOp>(cap, num_cols));
+}
+
+int Program::plan_for(const AttentionShape& shape) {
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    const AttentionShape& other = plans_[i].shape;
+    if (other.num_heads == shape.num_heads && other.num_kv_heads == shape.num_kv_heads &&
+        other.head_dim == shape.head_dim && other.window == shape.window) {
+      return static_cast<int>(i);
+    }
+  }
+  plans_.push_back({shape, {}});
+  return static_cast<int>(plans_.size()) - 1;
+}
+
+void Program::run(const Step& step, float* logits) {
+  for (Planned& planned : plans_) {
+    planned.plan.build(step, planned.shape, pool_->num_threads());
+  }
+  for (const std::unique_ptr<Op>& op : ops_) op->run(step, logits, *this);
+}
+
+}  // namespace pagemill

@@ -1,0 +1,139 @@
+"""Runs a model's steps with the native CPU kernels, as one recorded program."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pagemill.batch import Batch, StepResult
+from pagemill.kernels.native import NativeLibrary, ThreadPool
+from pagemill.kernels.recorder import Recorder, Rows, StepArray
+from pagemill.kernels.row_ops_library import KVCacheStruct, StepStruct, row_ops_library
+from pagemill.model_config import ModelConfig
+from pagemill.models.protocol import Model
+from pagemill.runner.device_batch import DeviceBatch
+from pagemill.runner.kv_pool import KVPool
+from pagemill.runner.logits_pieces import LOGITS_ROWS, sample_and_score
+
+_FLOAT32 = 0
+
+
+class NativeKVPool:
+    """Keys and values of every layer, in the native kernels' layout (``cpu/kv_cache.hpp``).
+
+    A layer is one piece of memory, a block one contiguous part of it. Pages that no block has been
+    written to cost nothing.
+    """
+
+    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int) -> None:
+        self._layers: list[KVCacheStruct] = []
+        self._memory: list[npt.NDArray[np.uint8]] = []
+        for _ in range(config.num_layers):
+            cache = KVCacheStruct()
+            row_ops_library().pagemill_kv_cache(
+                _FLOAT32, num_blocks, block_size, config.num_kv_heads, config.head_dim, cache
+            )
+            memory = np.zeros(num_blocks * cache.block_bytes + 64, np.uint8)
+            cache.blocks = -(-memory.ctypes.data // 64) * 64
+            self._memory.append(memory)
+            self._layers.append(cache)
+
+    def layer(self, index: int) -> KVCacheStruct:
+        """Keys and values of layer ``index``."""
+        return self._layers[index]
+
+
+class _StepToRecord:
+    """What a model reads of a batch, while it is recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.token_ids = StepArray(recorder, is_positions=False)
+        self.positions = StepArray(recorder, is_positions=True)
+        self.slot_mapping = None
+        self.layout = None
+        self.max_position = 0
+
+
+class NativeRunner:
+    """A `pagemill.batch.ModelRunner` on the native kernels; owns the KV pool and the threads.
+
+    Args:
+        model: built with packed weights.
+        config: of the model.
+        library: the native library.
+        num_kv_blocks: blocks in the pool.
+        block_size: token slots in a block.
+        max_num_batched_tokens: the largest number of rows in a step.
+        num_threads: that compute, the caller included.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        library: NativeLibrary,
+        *,
+        num_kv_blocks: int,
+        block_size: int,
+        max_num_batched_tokens: int,
+        num_threads: int,
+    ) -> None:
+        self.vocab_size = config.vocab_size
+        self._pool = ThreadPool(library, num_threads)
+        self._kv = NativeKVPool(config, num_kv_blocks, block_size)
+        self._rotations = model.rotations
+        self._body = Recorder(self._pool, max_num_batched_tokens)
+        hidden = model.forward(
+            cast("DeviceBatch", _StepToRecord(self._body)), cast("KVPool", self._kv)
+        )
+        # The head reads what the body leaves, so the body's last buffer must stay its own.
+        self._hidden = cast("Rows", hidden)
+        self._head = Recorder(self._pool, min(LOGITS_ROWS, max_num_batched_tokens))
+        rows = self._head.gather_logits_rows(self._hidden)
+        model.compute_logits(cast("torch.Tensor", rows))
+        self._logits = np.empty((0, self.vocab_size), np.float32)
+
+    def execute(self, batch: Batch) -> StepResult:
+        """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
+        for rotation in self._rotations:
+            rotation.up_to(int(batch.positions.max(initial=0)))
+        step = _step_of(batch)
+        self._body.run(step, None)
+        return sample_and_score(batch, lambda first, count: self._make_logits(step, first, count))
+
+    def close(self) -> None:
+        """Release programs, threads, weights and the KV pool."""
+        self._body.close()
+        self._head.close()
+        self._pool.close()
+        del self._body, self._head, self._hidden, self._kv
+
+    def _make_logits(self, step: StepStruct, first: int, count: int) -> torch.Tensor:
+        """Rows ``first`` and on of the step's logits, in memory that the next call writes again."""
+        if len(self._logits) < count:
+            self._logits = np.empty((count, self.vocab_size), np.float32)
+        piece = StepStruct.from_buffer_copy(step)
+        piece.num_logits = count
+        piece.logits_indices = step.logits_indices + first * np.dtype(np.int64).itemsize
+        self._head.run(piece, self._logits)
+        return torch.from_numpy(self._logits[:count])
+
+
+def _step_of(batch: Batch) -> StepStruct:
+    """The batch's arrays as the library takes them; ``batch`` must outlive the result."""
+    return StepStruct(
+        num_tokens=batch.num_tokens,
+        num_sequences=batch.num_sequences,
+        num_logits=len(batch.logits_indices),
+        max_blocks=batch.block_tables.shape[1],
+        token_ids=batch.token_ids.ctypes.data,
+        positions=batch.positions.ctypes.data,
+        slot_mapping=batch.slot_mapping.ctypes.data,
+        query_start_loc=batch.query_start_loc.ctypes.data,
+        context_lens=batch.context_lens.ctypes.data,
+        block_tables=batch.block_tables.ctypes.data,
+        logits_indices=batch.logits_indices.ctypes.data,
+    )
