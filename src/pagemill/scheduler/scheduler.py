@@ -82,7 +82,6 @@ class Scheduler:
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence of a request that `check_fits_ever` has passed."""
-        seq.status = SequenceStatus.WAITING
         seq.rank = (self.policy.rank(seq.request), seq.seq_id)
         self.waiting.add(seq)
 
@@ -202,10 +201,15 @@ class Scheduler:
         return len(self.kv.block_table(seq.seq_id)) < at_most
 
     def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        """Take all blocks of ``seq``; it will be computed again from its first token."""
+        """Take all blocks of ``seq``; it will be computed again from its first token.
+
+        It keeps its rank: two sequences whose ranks rose by preemption would preempt each other
+        for ever.
+        """
         self.running.remove(seq)
         self.kv.free(seq.seq_id)
         seq.num_computed_tokens = 0
         seq.request.times.num_preemptions += 1
-        self.add(seq)
+        seq.status = SequenceStatus.WAITING
+        self.waiting.add(seq)
         plan.preempted.append(seq)
