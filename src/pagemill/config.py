@@ -96,8 +96,15 @@ class EngineConfig:
         _choice("device", self.device, ("auto", "cpu"))
         _choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "float32"))
         _choice("preemption_mode", self.preemption_mode, ("recompute",))
-        if not all(callable(getattr(self.scheduling_policy, m, None)) for m in ("rank", "check")):
+        if isinstance(self.scheduling_policy, str):
             _choice("scheduling_policy", self.scheduling_policy, POLICIES)
+        elif isinstance(self.scheduling_policy, type) or not all(
+            hasattr(self.scheduling_policy, member) for member in ("name", "rank", "check")
+        ):
+            raise ConfigError(
+                f"scheduling_policy must be one of {', '.join(POLICIES)}, or an object with name, "
+                f"rank and check (an instance, not its class), got {self.scheduling_policy!r}"
+            )
         for name, value in (("model", self.model), ("tokenizer", self.tokenizer or "its own")):
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a non-empty text, got {value!r}")

@@ -1,7 +1,7 @@
 """Who goes first.
 
 A policy gives each request a rank; the smaller rank is served first, keeps its blocks longest and
-is preempted last. The scheduler asks once for each sequence, on arrival, and appends the
+is preempted last. The scheduler asks once for each request, on arrival, and appends the
 sequence's own number, so ranks are unique and ties are first come, first served. A sequence keeps
 its rank for life: that the best-ranked one always advances is what makes all of them finish.
 """
@@ -20,8 +20,8 @@ class SchedulingPolicy(Protocol):
     name: str
 
     def rank(self, request: Request) -> float:
-        """Smaller is served first. May read anything of the request; called once for each of its
-        sequences, on arrival.
+        """Smaller is served first. A finite number; may read anything of the request. Called once,
+        on arrival.
         """
         ...
 
