@@ -69,12 +69,14 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
 
 
 def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:
-    """What ends a sequence: the tokenizer's ids, or without one the generation settings'."""
-    if loaded.tokenizer is not None:
-        return loaded.tokenizer.eos_token_ids
+    """What ends a sequence: the ids of the tokenizer and those of the model's own settings.
+
+    With a tokenizer from elsewhere, the model's own end still is one.
+    """
+    ids = set() if loaded.tokenizer is None else set(loaded.tokenizer.eos_token_ids)
     eos = loaded.generation_config.get("eos_token_id", loaded.hf_config.get("eos_token_id"))
-    ids = eos if isinstance(eos, list) else [eos]
-    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+    ids.update(i for i in (eos if isinstance(eos, list) else [eos]) if isinstance(i, int))
+    return frozenset(ids)
 
 
 def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:
@@ -98,7 +100,10 @@ def plan_pool(
 
 
 def usable_processors() -> int:
-    """Processors that this process may run on."""
+    """Processors that this process may run on, or OMP_NUM_THREADS if that is set."""
+    asked_for = os.environ.get("OMP_NUM_THREADS", "")
+    if asked_for.isdecimal() and int(asked_for) > 0:
+        return int(asked_for)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

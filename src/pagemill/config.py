@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority")
+MAX_THREADS = 1024
+"""With far more the OpenMP runtime ends the process instead of raising an error."""
+MAX_KV_BLOCKS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +96,25 @@ class EngineConfig:
         _choice("device", self.device, ("auto", "cpu"))
         _choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "float32"))
         _choice("preemption_mode", self.preemption_mode, ("recompute",))
-        if not all(callable(getattr(self.scheduling_policy, m, None)) for m in ("rank", "check")):
+        if isinstance(self.scheduling_policy, str):
             _choice("scheduling_policy", self.scheduling_policy, POLICIES)
+        elif isinstance(self.scheduling_policy, type) or not all(
+            hasattr(self.scheduling_policy, member) for member in ("name", "rank", "check")
+        ):
+            raise ConfigError(
+                f"scheduling_policy must be one of {', '.join(POLICIES)}, or an object with name, "
+                f"rank and check (an instance, not its class), got {self.scheduling_policy!r}"
+            )
         for name, value in (("model", self.model), ("tokenizer", self.tokenizer or "its own")):
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"{name} must be a non-empty text, got {value!r}")
-        for name in ("num_threads", "max_model_len", "num_kv_blocks"):
+        for name, high in (
+            ("num_threads", MAX_THREADS),
+            ("max_model_len", None),
+            ("num_kv_blocks", MAX_KV_BLOCKS),
+        ):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 1)
+                _integer(name, getattr(self, name), 1, high)
         _integer("block_size", self.block_size, 1, 1024)
         _integer("max_num_seqs", self.max_num_seqs, 1)
         _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)

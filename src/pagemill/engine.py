@@ -106,6 +106,7 @@ class LLMEngine:
 
         Raises:
             RequestError: it can never be served as asked; the engine is as before.
+            ConfigError: a scheduling policy of the caller's gave it no rank; likewise.
             EngineError: the engine has failed and takes no requests.
         """
         self._check_alive()
@@ -123,9 +124,8 @@ class LLMEngine:
             self._clock(),
         )
         request.stream = stream
+        self.scheduler.add(request)
         self._requests[request_id] = request
-        for seq in request.sequences:
-            self.scheduler.add(seq)
 
     def abort(self, request_id: str, *, report: bool = True) -> bool:
         """End a request now and free what it holds.
@@ -159,7 +159,8 @@ class LLMEngine:
         other one that it finished.
 
         With nothing to do it returns an empty list. If a step fails, in the runner or elsewhere,
-        it raises `EngineError`, and so does every later call: the engine's state is unknown.
+        it raises `EngineError`, and so does every later call: the engine's state is unknown. Only
+        a Ctrl-C while the runner computes does no harm: the step has not happened then.
         """
         self._check_alive()
         outputs, self._aborted = self._aborted, []
@@ -169,7 +170,9 @@ class LLMEngine:
         with self._closed_by_failure():
             plan = self.scheduler.schedule()
             self.metrics.on_scheduled(plan)
-            result = self._execute(build_batch(plan, self.kv))
+            batch = build_batch(plan, self.kv)
+        result = self._execute(batch)
+        with self._closed_by_failure():
             changed = self._apply(plan, result)
             self.metrics.on_step_done(started)
             if self.config.check_invariants:
@@ -186,6 +189,10 @@ class LLMEngine:
         except EngineError as error:
             self._failure = error
             raise
+        except KeyboardInterrupt:
+            # It may have come in the middle of the bookkeeping.
+            self._failure = EngineError("a step was interrupted")
+            raise
         except Exception as error:
             self._failure = EngineError(f"a step failed: {type(error).__name__}: {error}")
             raise self._failure from error
@@ -194,15 +201,15 @@ class LLMEngine:
         try:
             result = self.runner.execute(batch)
         except Exception as error:
-            raise EngineError(
-                f"the model runner failed: {type(error).__name__}: {error}"
-            ) from error
+            self._failure = EngineError(f"the model runner failed: {type(error).__name__}: {error}")
+            raise self._failure from error
         if len(result.sampled) != len(batch.sampling) or len(result.scored) != len(batch.scoring):
-            raise EngineError(
+            self._failure = EngineError(
                 f"the model runner returned {len(result.sampled)} sampled and "
                 f"{len(result.scored)} scored tokens, not {len(batch.sampling)} and "
                 f"{len(batch.scoring)}"
             )
+            raise self._failure
         return result
 
     def _apply(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:

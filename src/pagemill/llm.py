@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from pagemill.assembly import build_engine
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 from pagemill.errors import InvalidParameterError, RequestError
+from pagemill.interrupts import InterruptFlag
 from pagemill.outputs import RequestOutput
 from pagemill.sampling_params import SamplingParams
 
@@ -21,7 +23,7 @@ ParamsForAll = SamplingParams | SequenceOf[SamplingParams] | None
 
 
 class LLM:
-    """A model that answers.
+    """A model that answers. Threads may share one; their calls run one after another.
 
         with LLM("smollm2-135m") as llm:
             outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0))
@@ -44,6 +46,7 @@ class LLM:
         self.pool = assembly.pool
         self.tokenizer = assembly.tokenizer
         self._num_calls = 0
+        self._lock = threading.Lock()
 
     def generate(
         self,
@@ -124,20 +127,28 @@ class LLM:
         self, prompts: SequenceOf[Prompt], params: SequenceOf[SamplingParams], use_tqdm: bool
     ) -> list[RequestOutput]:
         """Run requests to their end; on any failure none of them is left in the engine."""
-        self._num_calls += 1
-        ids = [f"call-{self._num_calls}-{i}" for i in range(len(prompts))]
-        try:
-            for request_id, prompt, one in zip(ids, prompts, params, strict=True):
-                self.engine.add_request(request_id, prompt, one, stream=False)
-            finished = self._step_to_end(frozenset(ids), use_tqdm)
-        except BaseException:
-            for request_id in ids:
-                self.engine.abort(request_id, report=False)
-            raise
+        ids: list[str] = []
+        with self._lock, InterruptFlag() as interrupted:
+            self._num_calls += 1
+            try:
+                for prompt, one in zip(prompts, params, strict=True):
+                    request_id = f"call-{self._num_calls}-{len(ids)}"
+                    self.engine.add_request(request_id, prompt, one, stream=False)
+                    ids.append(request_id)
+                finished = self._step_to_end(frozenset(ids), use_tqdm, interrupted)
+            except BaseException:
+                for request_id in ids:
+                    self.engine.abort(request_id, report=False)
+                raise
         return [finished[request_id] for request_id in ids]
 
-    def _step_to_end(self, ids: Collection[str], use_tqdm: bool) -> dict[str, RequestOutput]:
-        """The last output of each request of ``ids``; those of others are left out."""
+    def _step_to_end(
+        self, ids: Collection[str], use_tqdm: bool, interrupted: InterruptFlag
+    ) -> dict[str, RequestOutput]:
+        """The last output of each request of ``ids``; those of others are left out.
+
+        Ctrl-C is taken between two steps, so that the engine can go on afterwards.
+        """
         finished: dict[str, RequestOutput] = {}
         with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
             while len(finished) < len(ids):
@@ -147,6 +158,8 @@ class LLM:
                         bar.update()
                         speed = self.engine.metrics.generation_tokens_per_second
                         bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
+                if interrupted.requested:
+                    raise KeyboardInterrupt
         return finished
 
 

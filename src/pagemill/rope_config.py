@@ -15,6 +15,8 @@ from pagemill.errors import PagemillError
 from pagemill.hf_fields import is_positive
 
 DEFAULT_THETA = 10000.0
+MAX_FACTOR = 1e6
+"""Far above any in use, and below where lengths and frequencies overflow."""
 
 _ORIGINAL = "original_max_position_embeddings"
 _KEYS_OF_TYPE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -240,8 +242,10 @@ class _Reader:
             return 1.0
         default = ratio if rope_type in ("yarn", "longrope") else 1.0
         value = self.number("factor", default)
-        if value < 1.0:
-            raise self._error(f"{self._source}: factor must be at least 1, got {value:g}")
+        if not 1.0 <= value <= MAX_FACTOR:
+            raise self._error(
+                f"{self._source}: factor must be between 1 and {MAX_FACTOR:g}, got {value:g}"
+            )
         return value
 
     def factors(self, key: str, count: int) -> tuple[float, ...]:

@@ -20,6 +20,8 @@ from pagemill.errors import InvalidParameterError
 MAX_COUNT = 2**31 - 1
 """Largest token id, token count and ``top_k``: far above any vocabulary or context."""
 MAX_SEED = 2**64 - 1
+MAX_IDS = 2**20
+"""How many entries a list of token ids may have: more than any vocabulary."""
 MAX_N = 1024
 MAX_LOGPROBS = 100
 MAX_STRINGS = 1024
@@ -332,6 +334,8 @@ def _checked_ids(name: str, value: object) -> Iterable[int]:
         value = value.tolist()
     if not isinstance(value, (list, tuple, set, frozenset, range)):
         raise InvalidParameterError(name, value, "must be a list of token ids")
+    if len(value) > MAX_IDS:
+        raise InvalidParameterError(name, f"{len(value)} of them", f"must have at most {MAX_IDS}")
     for token_id in value:
         yield _checked_int(name, token_id, 0, MAX_COUNT)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from pagemill.errors import ConfigError, UnsupportedModelError
 from pagemill.layers.rope import rope_frequencies
 from pagemill.model_config import ModelConfig
 from pagemill.rope_config import RopeConfig
@@ -83,3 +84,13 @@ def test_a_files_rope_factors_are_used() -> None:
     assert max(factors) > 7.9
     frequencies, _ = rope_frequencies(rope_of(rope_freq_factors=factors), 4096)
     torch.testing.assert_close(frequencies, expected)
+
+
+@pytest.mark.parametrize("rope_type", ["linear", "ntk", "dynamic", "yarn"])
+@pytest.mark.parametrize("factor", [1e300, 1.7e308])
+def test_a_factor_that_overflows_is_refused_by_name(rope_type: str, factor: float) -> None:
+    scaling = {"rope_type": rope_type, "factor": factor}
+    with pytest.raises(ConfigError, match="factor must be between 1 and 1e"):
+        ModelConfig.from_hf(FIELDS).with_overrides(rope_scaling=scaling)
+    with pytest.raises(UnsupportedModelError, match="factor must be between 1 and 1e"):
+        rope_of(rope_scaling=scaling)

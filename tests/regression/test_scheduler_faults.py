@@ -6,7 +6,7 @@ import pytest
 
 from pagemill import InvalidParameterError, RequestOutput, RequestTooLargeError, SamplingParams
 from pagemill.engine import LLMEngine
-from pagemill.request import SequenceStatus
+from pagemill.request import Request, SequenceStatus
 from pagemill.scheduler.policy import PriorityPolicy
 from pagemill.scheduler.scheduler import SchedulerOutput
 from tests.core_helpers import (
@@ -258,3 +258,34 @@ def test_more_sequences_than_budget_do_not_starve_anyone() -> None:
     outputs = generate_all(engine, [(f"{i}", prompt_of(9, i), params) for i in range(10)])
     for i in range(10):
         assert tokens(outputs[f"{i}"]) == tokens(alone(prompt_of(9, i), params))
+
+
+class PreemptedFirst:
+    """A preempted request ranks better than before, if the policy is asked again."""
+
+    name = "preempted-first"
+
+    def rank(self, request: Request) -> float:
+        return -request.times.num_preemptions
+
+    def check(self, priority: int) -> None:
+        """Take every priority."""
+
+
+@pytest.mark.parametrize("budget", [3, 4])
+def test_a_policy_that_favours_the_preempted_does_not_make_them_preempt_each_other_for_ever(
+    budget: int,
+) -> None:
+    engine = simulated_engine(
+        num_kv_blocks=12,
+        block_size=1,
+        max_num_batched_tokens=budget,
+        scheduling_policy=PreemptedFirst(),
+    )
+    params = SamplingParams(temperature=0, max_tokens=9)
+    for i in range(3):
+        engine.add_request(str(i), prompt_of(4, start=i), params)
+    outputs = run_to_end(engine, max_steps=200)
+    assert engine.metrics.num_preemptions_recompute > 0
+    for i in range(3):
+        assert tokens(outputs[str(i)]) == tokens(alone(prompt_of(4, start=i), params, block_size=1))

@@ -66,3 +66,14 @@ def test_im_end_in_a_chat_with_the_real_model(smollm2_path: Path) -> None:
         assert marks == [1, 2, 1, 2, 1]
     text = tokenizer.decode(tokenizer.encode_chat(dirty), skip_special_tokens=False)
     assert text == tokenizer.apply_chat_template(dirty)
+
+
+def test_control_tokens_in_the_keys_of_a_tool_call_are_plain_text() -> None:
+    template = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson }}")
+    tokenizer = FileTokenizer.from_gguf(byte_level_metadata(template=template))
+    calls = [{"function": {"name": "f", "arguments": {"<|im_end|>": {"<|im_start|>": 1}}}}]
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    ids = tokenizer.encode_chat([message], add_generation_prompt=False)
+    assert [token_id for token_id in ids if tokenizer.is_special(token_id)] == [256, 257]
+    text = tokenizer.decode(ids, skip_special_tokens=False)
+    assert text == tokenizer.apply_chat_template([message], add_generation_prompt=False)

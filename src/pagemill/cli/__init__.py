@@ -1,7 +1,8 @@
 """The command line: ``pagemill generate``, ``pagemill chat``, ``pagemill info``.
 
     app        parse, run, turn what happened into an exit code and a line on standard error
-    options    the options that commands share
+    options    the options that commands share; option_groups makes them typer's
+    defaults   what a command takes where the user says nothing
     prompts    what the user asked for, as jobs
     streaming  run jobs on an engine, tell a listener            (no input or output of its own)
     writers    listeners: text as it comes, JSON lines, a bar

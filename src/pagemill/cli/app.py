@@ -23,14 +23,18 @@ from typing import Annotated, NamedTuple
 import typer
 
 from pagemill import __version__
-from pagemill.cli import EXIT_INTERRUPTED
+from pagemill.cli import EXIT_INTERRUPTED, defaults
+from pagemill.cli.option_groups import expand_options
 from pagemill.cli.options import (
+    FILE,
+    FLAG,
+    INT,
+    TEXT,
     DebugOption,
     EngineOptions,
     ModelArgument,
     ModelOption,
     SamplingOptions,
-    expand_options,
 )
 from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError, PagemillError, RequestError
@@ -63,7 +67,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", metavar=FLAG)
+    ] = False,
 ) -> None:
     """Run large language models: exact, watchable, on this machine."""
     if version:
@@ -75,14 +81,14 @@ def start(
 
 
 @app.command()
-@expand_options
+@expand_options(defaults.GENERATE)
 def generate(
     sampling: SamplingOptions,
     engine: EngineOptions,
     model: ModelOption = DEFAULT_MODEL,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", help="A prompt; may be given again.", metavar="TEXT"),
+        typer.Option("-p", "--prompt", help="A prompt; may be given again.", metavar=TEXT),
     ] = None,
     prompts_file: Annotated[
         str | None,
@@ -90,28 +96,36 @@ def generate(
             "--prompts-file",
             help='One prompt a line, or JSON lines with a "prompt" and sampling fields; - reads '
             "standard input.",
-            metavar="FILE",
+            metavar=FILE,
         ),
     ] = None,
     n: Annotated[
         int | None,
         typer.Option(
-            "--n", help="Answers to each prompt.", metavar="N", rich_help_panel="Sampling"
+            "--n",
+            help="Answers to each prompt; default 1.",
+            metavar=INT,
+            rich_help_panel="Sampling",
         ),
     ] = None,
     logprobs: Annotated[
         int | None,
         typer.Option(
             "--logprobs",
-            help="With --json: log-probabilities of the N likeliest tokens and the chosen one.",
-            metavar="N",
+            help="With --json: log-probabilities of this many likeliest tokens and the chosen one.",
+            metavar=INT,
             rich_help_panel="Sampling",
         ),
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Repeat the prompt first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt.")] = False,
+    echo: Annotated[
+        bool, typer.Option("--echo", help="Repeat the prompt first.", metavar=FLAG)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a prompt.", metavar=FLAG)
+    ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Show speed, latencies and memory in the end.")
+        bool,
+        typer.Option("--stats", help="Show speed, latencies and memory in the end.", metavar=FLAG),
     ] = False,
     debug: DebugOption = False,
 ) -> Parsed:
@@ -143,18 +157,18 @@ def generate(
 
 
 @app.command()
-@expand_options
+@expand_options(defaults.CHAT)
 def chat(
     sampling: SamplingOptions,
     engine: EngineOptions,
     model: ModelOption = DEFAULT_MODEL,
     system: Annotated[
         str | None,
-        typer.Option("--system", help="How the model is to behave.", metavar="TEXT"),
+        typer.Option("--system", help="How the model is to behave.", metavar=TEXT),
     ] = None,
     once: Annotated[
         str | None,
-        typer.Option("--once", help="Answer this message only, and leave.", metavar="TEXT"),
+        typer.Option("--once", help="Answer this message only, and leave.", metavar=TEXT),
     ] = None,
     debug: DebugOption = False,
 ) -> Parsed:
@@ -171,14 +185,14 @@ def chat(
 
 
 @app.command()
-@expand_options
+@expand_options({})
 def info(
     engine: EngineOptions,
     model: ModelArgument = None,
     named: Annotated[
         str | None, typer.Option("-m", "--model", help="The same.", metavar="MODEL")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.", metavar=FLAG)] = False,
     debug: DebugOption = False,
 ) -> Parsed:
     """Show what would run: the model, the kernels, the memory, how many blocks fit."""

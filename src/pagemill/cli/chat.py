@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
-from pagemill.cli import EXIT_INTERRUPTED
-from pagemill.cli.interrupts import InterruptFlag
+from pagemill.cli import EXIT_INTERRUPTED, defaults
 from pagemill.cli.opening import opened
 from pagemill.cli.prompts import sampling_params
 from pagemill.cli.streaming import Job, run_jobs
@@ -16,11 +15,9 @@ from pagemill.cli.writers import TextWriter
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
 from pagemill.errors import RequestError, RequestTooLargeError
+from pagemill.interrupts import InterruptFlag
 from pagemill.outputs import RequestOutput
 
-DEFAULT_SAMPLING = {"temperature": 0.2, "top_p": 0.9}
-"""What SmolLM2's model card advises."""
-DEFAULT_MAX_TOKENS = 512
 HELP = """\
 /reset  forget the conversation
 /help   this list
@@ -60,9 +57,7 @@ class Conversation:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._params, self._shrink_to_fit = sampling_params(
-            {**DEFAULT_SAMPLING, **sampling}, DEFAULT_MAX_TOKENS
-        )
+        self._params, self._shrink_to_fit = sampling_params(sampling, defaults.CHAT)
         self._opening = [] if system is None else [_message("system", system)]
         self.messages: list[Message] = list(self._opening)
         tokenizer.encode_chat([*self.messages, _message("user", "?")])  # can it chat at all?
@@ -119,7 +114,7 @@ class ChatCommand:
 
     def __call__(self) -> int:
         """Converse until the user leaves; returns the exit code."""
-        sampling_params(self.sampling, DEFAULT_MAX_TOKENS)  # before the model is loaded
+        sampling_params(self.sampling, defaults.CHAT)  # before the model is loaded
         with opened(self.config) as assembly:
             if assembly.tokenizer is None:
                 raise RequestError("this model has no tokenizer, so it cannot chat")

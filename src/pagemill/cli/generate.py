@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagemill.cli import EXIT_INTERRUPTED, prompts
-from pagemill.cli.interrupts import InterruptFlag
 from pagemill.cli.opening import note, opened
 from pagemill.cli.streaming import Job, Listener, run_jobs
 from pagemill.cli.writers import JsonWriter, ProgressBar, TextWriter, write_json_line
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
 from pagemill.errors import RequestError
-
-DEFAULT_TEMPERATURE = 0.0
-"""Greedy: the first thing that a new user sees is the same every time."""
+from pagemill.interrupts import InterruptFlag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +64,7 @@ class GenerateCommand:
             asks += prompts.from_file(self.prompts_file)
         if not asks:
             raise RequestError("no prompt; give one with -p TEXT, or many with --prompts-file FILE")
-        options = {"temperature": DEFAULT_TEMPERATURE, **self.sampling}
-        jobs = prompts.make_jobs(asks, options)
+        jobs = prompts.make_jobs(asks, self.sampling)
         if any(job.params.n > 1 and job.params.greedy for job in jobs):
             note("n > 1 with temperature 0 gives the same answer n times; try --temperature 0.8")
         return jobs

@@ -1,31 +1,32 @@
 """The options that commands share, as dataclasses that become command line options.
 
 Every option is None (or empty, or off) unless it was given, so that the defaults of `EngineConfig`,
-of `SamplingParams` and of a JSON line's own fields hold where the user said nothing.
+of `SamplingParams` and of a JSON line's own fields hold where the user said nothing. What the help
+shows as a default is in a group's ``DEFAULTS``, or given with the command.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 from pagemill.errors import ConfigError
 
-R = TypeVar("R")
+
+INT, FLOAT, TEXT, NAME, FILE, FLAG = "INT", "FLOAT", "TEXT", "NAME", "FILE", ""
+"""Placeholders of values in the help; a flag has none."""
 
 
-def _sampling(*names: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002
+def _sampling(*names: str, help: str, metavar: str) -> Any:  # noqa: A002
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel="Sampling")
 
 
-def _engine(*names: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002
+def _engine(*names: str, help: str, metavar: str) -> Any:  # noqa: A002
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel="Engine")
 
 
@@ -34,21 +35,26 @@ ModelOption = Annotated[
     typer.Option(
         "-m",
         "--model",
-        help="An alias, a .gguf file, a directory with config.json, or a Hugging Face id.",
+        help="An alias, a .gguf file, a directory with config.json, or a Hugging Face id; "
+        f"default {DEFAULT_MODEL}.",
         metavar="MODEL",
+        show_default=False,
     ),
 ]
 ModelArgument = Annotated[
     str | None,
     typer.Argument(
-        help=f"An alias, a .gguf file, a directory or a Hugging Face id (default {DEFAULT_MODEL}).",
+        help="An alias, a .gguf file, a directory with config.json, or a Hugging Face id; "
+        f"default {DEFAULT_MODEL}.",
         metavar="MODEL",
         show_default=False,
     ),
 ]
 DebugOption = Annotated[
     bool,
-    typer.Option("--debug", help="Show the traceback of an error (so does PAGEMILL_DEBUG=1)."),
+    typer.Option(
+        "--debug", help="Show the traceback of an error (so does PAGEMILL_DEBUG=1).", metavar=FLAG
+    ),
 ]
 
 
@@ -56,48 +62,77 @@ DebugOption = Annotated[
 class SamplingOptions:
     """Fields of `SamplingParams` that have an option of their own."""
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "min_tokens": 0,
+    }
+    """As in `SamplingParams`, whose import takes too long for a help text."""
+
     max_tokens: Annotated[
-        int | None, _sampling("--max-tokens", help="Most tokens of an answer.", metavar="N")
+        int | None, _sampling("--max-tokens", help="Most tokens of an answer.", metavar=INT)
     ] = None
     temperature: Annotated[
         float | None,
-        _sampling("--temperature", help="0 always takes the most likely token.", metavar="T"),
+        _sampling("--temperature", help="0 always takes the most likely token.", metavar=FLOAT),
     ] = None
     top_p: Annotated[
         float | None,
-        _sampling("--top-p", help="Keep the likeliest tokens up to this mass.", metavar="P"),
+        _sampling("--top-p", help="Keep the likeliest tokens up to this mass.", metavar=FLOAT),
     ] = None
     top_k: Annotated[
-        int | None, _sampling("--top-k", help="Keep the K likeliest tokens; 0: all.", metavar="K")
+        int | None,
+        _sampling("--top-k", help="Keep this many likeliest tokens, with 0 all.", metavar=INT),
     ] = None
     min_p: Annotated[
         float | None,
-        _sampling("--min-p", help="Keep tokens at least this part as likely as the best."),
+        _sampling(
+            "--min-p", help="Keep tokens at least this part as likely as the best.", metavar=FLOAT
+        ),
     ] = None
     repetition_penalty: Annotated[
         float | None,
-        _sampling("--repetition-penalty", help="Above 1 discourages tokens seen so far."),
+        _sampling(
+            "--repetition-penalty", help="Above 1 discourages tokens seen so far.", metavar=FLOAT
+        ),
     ] = None
     presence_penalty: Annotated[
         float | None,
-        _sampling("--presence-penalty", help="Taken once from each token of the answer so far."),
+        _sampling(
+            "--presence-penalty",
+            help="Taken once from each token of the answer so far.",
+            metavar=FLOAT,
+        ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        _sampling("--frequency-penalty", help="Taken each time that a token occurred."),
+        _sampling(
+            "--frequency-penalty", help="Taken each time that a token occurred.", metavar=FLOAT
+        ),
     ] = None
     seed: Annotated[
-        int | None, _sampling("--seed", help="The same seed gives the same answer.", metavar="S")
+        int | None,
+        _sampling(
+            "--seed",
+            help="Equal prompts with the same seed get equal answers. Without one the engine's "
+            f"own seed ({EngineConfig.seed}) makes runs repeatable.",
+            metavar=INT,
+        ),
     ] = None
     stop: Annotated[
         list[str] | None,
-        _sampling("--stop", help="End before this text; may be given again.", metavar="TEXT"),
+        _sampling("--stop", help="End before this text; may be given again.", metavar=TEXT),
     ] = None
     min_tokens: Annotated[
-        int | None, _sampling("--min-tokens", help="Fewest tokens of an answer.", metavar="N")
+        int | None, _sampling("--min-tokens", help="Fewest tokens of an answer.", metavar=INT)
     ] = None
     ignore_eos: Annotated[
-        bool, _sampling("--ignore-eos", help="Go on after the end-of-sequence token.")
+        bool,
+        _sampling("--ignore-eos", help="Go on after the end-of-sequence token.", metavar=FLAG),
     ] = False
 
     def given(self) -> dict[str, Any]:
@@ -109,48 +144,79 @@ class SamplingOptions:
 class EngineOptions:
     """Fields of `EngineConfig` that have an option of their own."""
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "tokenizer": "the model's own",
+        "dtype": EngineConfig.dtype,
+        "num_threads": "the processors that it may use",
+        "max_model_len": "what the model was trained for",
+        "rope_scaling": "the model's own",
+        "block_size": EngineConfig.block_size,
+        "num_kv_blocks": "what --kv-cache-memory holds",
+        "kv_cache_memory": "a share of the free memory",
+        "max_num_seqs": EngineConfig.max_num_seqs,
+        "max_num_batched_tokens": EngineConfig.max_num_batched_tokens,
+        "scheduling_policy": EngineConfig.scheduling_policy,
+    }
+
     tokenizer: Annotated[
         str | None,
-        _engine("--tokenizer", help="Where its tokenizer is, if not with the model.", metavar="P"),
+        _engine(
+            "--tokenizer",
+            help="A directory, a tokenizer.json or a .gguf file.",
+            metavar=FILE,
+        ),
     ] = None
     dtype: Annotated[
-        str | None, _engine("--dtype", help="auto, float32, bfloat16 or float16.", metavar="D")
+        str | None,
+        _engine(
+            "--dtype", help="Of the weights: auto, float32, bfloat16 or float16.", metavar=NAME
+        ),
     ] = None
     num_threads: Annotated[
-        int | None,
-        _engine("--num-threads", help="Threads that compute; default: all processors."),
+        int | None, _engine("--num-threads", help="Threads that compute.", metavar=INT)
     ] = None
     max_model_len: Annotated[
         int | None,
-        _engine("--max-model-len", help="Longest prompt and answer together, in tokens."),
+        _engine(
+            "--max-model-len", help="Longest prompt and answer together, in tokens.", metavar=INT
+        ),
     ] = None
     rope_scaling: Annotated[
         str | None,
         _engine(
-            "--rope-scaling", help='E.g. \'{"rope_type": "ntk", "factor": 4.0}\'.', metavar="JSON"
+            "--rope-scaling",
+            help='For example \'{"rope_type": "ntk", "factor": 4.0}\'.',
+            metavar="JSON",
         ),
     ] = None
     block_size: Annotated[
-        int | None, _engine("--block-size", help="Tokens in a block of KV cache; default 16.")
+        int | None, _engine("--block-size", help="Tokens in a block of KV cache.", metavar=INT)
     ] = None
     num_kv_blocks: Annotated[
-        int | None, _engine("--num-kv-blocks", help="Blocks in the KV pool.")
+        int | None, _engine("--num-kv-blocks", help="Blocks in the KV pool.", metavar=INT)
     ] = None
     kv_cache_memory: Annotated[
         str | None,
-        _engine("--kv-cache-memory", help='Bytes of the KV pool, e.g. "2GiB".', metavar="SIZE"),
+        _engine("--kv-cache-memory", help='Bytes of the KV pool, such as "2GiB".', metavar="SIZE"),
     ] = None
     max_num_seqs: Annotated[
-        int | None, _engine("--max-num-seqs", help="Most sequences that run at once.")
+        int | None,
+        _engine("--max-num-seqs", help="Most sequences that run at once.", metavar=INT),
     ] = None
     max_num_batched_tokens: Annotated[
-        int | None, _engine("--max-num-batched-tokens", help="Most tokens of one step.")
+        int | None,
+        _engine("--max-num-batched-tokens", help="Most tokens of one step.", metavar=INT),
     ] = None
     scheduling_policy: Annotated[
-        str | None, _engine("--scheduling-policy", help="fcfs or priority.", metavar="NAME")
+        str | None, _engine("--scheduling-policy", help="fcfs or priority.", metavar=NAME)
     ] = None
     check_invariants: Annotated[
-        bool, _engine("--check-invariants", help="Audit the block accounting after each step.")
+        bool,
+        _engine(
+            "--check-invariants",
+            help="Audit the block accounting after each step.",
+            metavar=FLAG,
+        ),
     ] = False
 
     def config(self, model: str) -> EngineConfig:
@@ -181,42 +247,3 @@ def _json_object(name: str, text: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{name} must be a JSON object such as {example}, got {text!r}")
     return value
-
-
-def expand_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Let a command take option groups: a parameter whose type is a dataclass stands for one
-    option for each of its fields, and receives the dataclass filled in.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        hint = hints[parameter.name]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            groups[parameter.name] = hint
-            parameters += _parameters_of(hint)
-        else:
-            parameters.append(
-                parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
-            )
-
-    def expanded(**arguments: Any) -> R:
-        for name, group in groups.items():
-            own = {f.name: arguments.pop(f.name) for f in dataclasses.fields(group)}
-            arguments[name] = group(**own)
-        return command(**arguments)
-
-    expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
-    expanded.__annotations__ = {p.name: p.annotation for p in parameters}
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return expanded
-
-
-def _parameters_of(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
-        )
-        for f in dataclasses.fields(group)
-    ]

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pagemill.cli import defaults
 from pagemill.cli.streaming import Job
 from pagemill.errors import RequestError
 from pagemill.sampling_params import SamplingParams
-
-DEFAULT_MAX_TOKENS = 256
-"""Of an answer, where the user gives no number; less where the context leaves less."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def make_jobs(asks: Sequence[Ask], options: Mapping[str, Any]) -> list[Job]:
     for number, ask in enumerate(asks):
         source = ask.source if len(asks) > 1 else ""
         try:
-            params, is_default = sampling_params({**options, **ask.fields}, DEFAULT_MAX_TOKENS)
+            params, is_default = sampling_params({**options, **ask.fields}, defaults.GENERATE)
         except RequestError as error:
             # A fault of the options is not the first prompt's.
             where = f"{ask.source}: " if ask.fields else ""
@@ -80,13 +78,13 @@ def make_jobs(asks: Sequence[Ask], options: Mapping[str, Any]) -> list[Job]:
 
 
 def sampling_params(
-    fields: Mapping[str, Any], default_max_tokens: int
+    fields: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[SamplingParams, bool]:
     """Check ``fields``; also tells whether ``max_tokens`` is the default, which may be lowered."""
     if fields.get("max_tokens") is not None:
-        return SamplingParams.from_dict(fields), False
-    checked = SamplingParams.from_dict({**fields, "max_tokens": None})
-    return replace(checked, max_tokens=max(default_max_tokens, checked.min_tokens)), True
+        return SamplingParams.from_dict({**defaults, **fields}), False
+    checked = SamplingParams.from_dict({**defaults, **fields, "max_tokens": None})
+    return replace(checked, max_tokens=max(defaults["max_tokens"], checked.min_tokens)), True
 
 
 def _numbered_lines(data: bytes, shown: str) -> Iterator[tuple[str, str]]:

@@ -73,18 +73,18 @@ def _plain_data(value: object, field: str, depth: int = 0) -> Any:
 
 
 def map_texts(value: Any, transform: Callable[[str], str]) -> Any:
-    """Return a copy of JSON data with every text in it transformed (keys are left alone)."""
+    """Return a copy of JSON data with every text in it transformed, keys too."""
     if isinstance(value, str):
         return transform(value)
     if isinstance(value, Mapping):
-        return {key: map_texts(item, transform) for key, item in value.items()}
+        return {transform(key): map_texts(item, transform) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [map_texts(item, transform) for item in value]
     return value
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return every text in JSON data (its keys are not among them)."""
+    """Return every text in JSON data, keys too."""
     texts: list[str] = []
 
     def note(text: str) -> str:

@@ -9,6 +9,7 @@ org/name[@revision][:file.gguf]     the Hugging Face hub
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from pagemill.errors import ModelNotFoundError, UnsupportedModelError
@@ -17,6 +18,7 @@ from pagemill.loading.cache import fetch_alias
 from pagemill.loading.hub import fetch_hub, parse_hub_reference
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_FILE_SUFFIXES = (".gguf", ".safetensors", *_PICKLE_SUFFIXES)
 
 
 def resolve_model(model: str, *, progress: bool | None = None) -> Path:
@@ -40,7 +42,14 @@ def resolve_model(model: str, *, progress: bool | None = None) -> Path:
     reference = parse_hub_reference(model)
     if reference is not None:
         return fetch_hub(reference, progress=progress)
+    if _looks_like_path(model):
+        raise ModelNotFoundError(f"model {model!r}: there is no such file or directory")
     raise ModelNotFoundError(_leads_nowhere(model))
+
+
+def _looks_like_path(model: str) -> bool:
+    """Whether a name that is no hub id can only have been meant as a path."""
+    return os.sep in model or model.startswith("~") or Path(model).suffix in _FILE_SUFFIXES
 
 
 def _model_file(path: Path) -> Path:

@@ -89,7 +89,10 @@ class FileTokenizer:
             InvalidParameterError: ``text`` is not a text, or not valid Unicode.
         """
         _check_text("prompt", text)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except Exception as error:  # the library raises plain Exception, for an unknown word say
+            raise RequestError(f"the tokenizer cannot encode this text: {error}") from error
         if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_token_id]:
             return ids[1:]
         return ids

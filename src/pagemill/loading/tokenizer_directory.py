@@ -54,7 +54,10 @@ def _token_text(value: object) -> str | None:
     """Return a token's text: files write it as a string or as an object with its content."""
     if isinstance(value, dict):
         value = value.get("content")
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    # JSON can escape half of a surrogate pair, which is part of no token.
+    return None if any("\ud800" <= char <= "\udfff" for char in value) else value
 
 
 def _eos_ids(path: Path) -> list[int]:

@@ -1,8 +1,9 @@
 """Who goes first.
 
 A policy gives each request a rank; the smaller rank is served first, keeps its blocks longest and
-is preempted last. The scheduler asks once, whenever a sequence is queued, and appends the
-sequence's own number, so ranks are unique and ties are first come, first served.
+is preempted last. The scheduler asks once for each request, on arrival, and appends the
+sequence's own number, so ranks are unique and ties are first come, first served. A sequence keeps
+its rank for life: that the best-ranked one always advances is what makes all of them finish.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class SchedulingPolicy(Protocol):
     name: str
 
     def rank(self, request: Request) -> float:
-        """Smaller is served first. May read anything of the request; called when one of its
-        sequences is queued, on arrival and after each preemption.
+        """Smaller is served first. A finite number; may read anything of the request. Called once,
+        on arrival.
         """
         ...
 

@@ -14,9 +14,10 @@ advances, and `fits_ever`, checked at the door, makes sure that it can advance t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from pagemill.errors import RequestTooLargeError
+from pagemill.errors import ConfigError, RequestTooLargeError
 from pagemill.kvcache.manager import KVCacheManager
 from pagemill.request import Request, Sequence, SequenceStatus
 from pagemill.scheduler.policy import SchedulingPolicy
@@ -80,11 +81,22 @@ class Scheduler:
                 f"raise kv_cache_memory or num_kv_blocks"
             )
 
-    def add(self, seq: Sequence) -> None:
-        """Queue a sequence of a request that `check_fits_ever` has passed."""
-        seq.status = SequenceStatus.WAITING
-        seq.rank = (self.policy.rank(seq.request), seq.seq_id)
-        self.waiting.add(seq)
+    def _rank(self, request: Request) -> float:
+        """Ask the policy; raise `ConfigError` for an answer that orders nothing."""
+        rank = self.policy.rank(request)
+        if not isinstance(rank, (int, float)) or not math.isfinite(rank):
+            raise ConfigError(
+                f"scheduling_policy {self.policy.name!r} gave rank {rank!r}; it must be a finite "
+                f"number"
+            )
+        return rank
+
+    def add(self, request: Request) -> None:
+        """Queue the sequences of a request that `check_fits_ever` has passed."""
+        rank = self._rank(request)
+        for seq in request.sequences:
+            seq.rank = (rank, seq.seq_id)
+            self.waiting.add(seq)
 
     def finish(self, seq: Sequence) -> None:
         """Take a sequence out, wherever it is, and give back its blocks."""
@@ -202,10 +214,15 @@ class Scheduler:
         return len(self.kv.block_table(seq.seq_id)) < at_most
 
     def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        """Take all blocks of ``seq``; it will be computed again from its first token."""
+        """Take all blocks of ``seq``; it will be computed again from its first token.
+
+        It keeps its rank: two sequences whose ranks rose by preemption would preempt each other
+        for ever.
+        """
         self.running.remove(seq)
         self.kv.free(seq.seq_id)
         seq.num_computed_tokens = 0
         seq.request.times.num_preemptions += 1
-        self.add(seq)
+        seq.status = SequenceStatus.WAITING
+        self.waiting.add(seq)
         plan.preempted.append(seq)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pagemill.cli.prompts import DEFAULT_MAX_TOKENS, Ask, from_file, from_options, make_jobs
+from pagemill.cli import defaults
+from pagemill.cli.prompts import Ask, from_file, from_options, make_jobs
 from pagemill.errors import RequestError
 
 
@@ -84,7 +85,10 @@ def test_only_a_length_that_nobody_gave_may_shrink() -> None:
     (default,) = make_jobs(from_options(["a"]), {})
     (given,) = make_jobs(from_options(["a"]), {"max_tokens": 7})
     (long,) = make_jobs(from_options(["a"]), {"min_tokens": 500})
-    assert (default.params.max_tokens, default.shrink_to_fit) == (DEFAULT_MAX_TOKENS, True)
+    assert (default.params.max_tokens, default.shrink_to_fit) == (
+        defaults.GENERATE["max_tokens"],
+        True,
+    )
     assert (given.params.max_tokens, given.shrink_to_fit) == (7, False)
     assert (long.params.max_tokens, long.shrink_to_fit) == (500, True)
 

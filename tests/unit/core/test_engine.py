@@ -382,3 +382,19 @@ def test_the_id_of_an_aborted_request_is_taken_until_its_end_is_reported() -> No
     assert [output.finished for output in engine.step()] == [True]
     engine.add_request("r", [1], params)
     assert run_to_end(engine)["r"].outputs[0].finish_reason == "length"
+
+
+def test_an_interrupt_in_the_bookkeeping_closes_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = simulated_engine()
+    engine.add_request("r", [1], SamplingParams(max_tokens=5))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.scheduler, "schedule", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    with pytest.raises(EngineError, match="interrupted"):
+        engine.step()

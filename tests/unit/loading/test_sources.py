@@ -59,6 +59,15 @@ def test_a_name_that_leads_nowhere_is_refused_without_a_guess(name: str) -> None
 
 
 @pytest.mark.parametrize(
+    "name", ["./missing.gguf", "missing.gguf", "dir/missing.gguf", "/no/such/model", "~/missing"]
+)
+def test_what_looks_like_a_path_is_said_not_to_exist(name: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve_model(name)
+    assert str(caught.value) == f"model {name!r}: there is no such file or directory"
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [("model.bin", "runs code"), ("model.pt", "runs code"), ("x.safetensors", "directory")],
 )

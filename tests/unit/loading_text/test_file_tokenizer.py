@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from pagemill.errors import (
     InvalidFileError,
@@ -216,3 +216,25 @@ def test_threads_may_share_a_tokenizer() -> None:
     for thread in threads:
         thread.join()
     assert results == [expected] * 80
+
+
+def test_a_word_that_the_vocabulary_cannot_write_is_refused(tmp_path: Path) -> None:
+    files = {"tokenizer.json": without_unknown_token()}
+    tokenizer = FileTokenizer.from_directory(directory(tmp_path, files))
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(RequestError, match="cannot encode this text"):
+        tokenizer.encode("b")
+
+
+def without_unknown_token() -> str:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.Fuse()
+    text: str = tokenizer.to_str()
+    return text
+
+
+def test_half_a_surrogate_pair_names_no_token(tmp_path: Path) -> None:
+    files = {"tokenizer_config.json": r'{"bos_token": "\ud800", "eos_token": "\udc00"}'}
+    tokenizer = FileTokenizer.from_directory(directory(tmp_path, files))
+    assert tokenizer.bos_token is None
+    assert tokenizer.eos_token_ids == frozenset()

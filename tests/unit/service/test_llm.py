@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,44 @@ def test_two_models_in_one_process_do_not_meet(tiny_model: Path, llm: LLM) -> No
             for engine in (llm.engine, other.engine):
                 results += [output for output in engine.step() if output.finished]
     assert [output.outputs[0].token_ids for output in results] == [alone, alone]
+
+
+def test_ctrl_c_is_taken_between_steps_and_the_model_can_be_used_again(llm: LLM) -> None:
+    program = (
+        "import os, signal, sys, threading\n"
+        "from pagemill import LLM, SamplingParams\n"
+        "llm = LLM(sys.argv[1], num_kv_blocks=32, num_threads=1, check_invariants=True)\n"
+        "params = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True)\n"
+        "step = llm.engine.step\n"
+        "def step_and_interrupt():\n"
+        "    outputs = step()\n"
+        "    if llm.engine.metrics.num_steps == 9:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return outputs\n"
+        "llm.engine.step = step_and_interrupt\n"
+        "try:\n"
+        "    llm.generate('abc', params, use_tqdm=False)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted after', llm.engine.metrics.num_steps, 'steps')\n"
+        "llm.engine.audit()\n"
+        "print(len(llm.generate('abc', params, use_tqdm=False)[0].outputs[0].token_ids))\n"
+    )
+    arguments = [sys.executable, "-c", program, llm.engine.config.model]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split("\n")[:2] == ["interrupted after 9 steps", "120"]
+
+
+def test_threads_that_share_a_model_take_turns(llm: LLM) -> None:
+    expected = [o.outputs[0].token_ids for o in llm.generate(["ab", "cd"], GREEDY, use_tqdm=False)]
+    results: dict[str, list[int]] = {}
+
+    def ask(prompt: str) -> None:
+        (output,) = llm.generate(prompt, GREEDY, use_tqdm=False)
+        results[prompt] = output.outputs[0].token_ids
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in ("ab", "cd") * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [results["ab"], results["cd"]] == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import TracebackType
 from typing import Self
 
@@ -11,12 +12,14 @@ class InterruptFlag:
     """While entered, the first Ctrl-C sets `requested` and the second raises `KeyboardInterrupt`.
 
     A step that is interrupted half way leaves an engine that cannot go on; one that is allowed to
-    end leaves one that can. Whoever will not wait presses again. Enter it in the main thread only.
+    end leaves one that can. Whoever will not wait presses again. Outside the main thread, which is
+    the only one that Python tells of a signal, entering it changes nothing.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self._previous: object = None
+        self._entered = False
 
     def __call__(self) -> bool:
         """Whether the user has asked to stop."""
@@ -25,7 +28,9 @@ class InterruptFlag:
     def __enter__(self) -> Self:
         self.requested = False
         self._previous = signal.getsignal(signal.SIGINT)
-        if self._previous is not signal.SIG_IGN:  # started in the background: not ours to take
+        in_background = self._previous is signal.SIG_IGN  # then Ctrl-C is not ours to take
+        self._entered = threading.current_thread() is threading.main_thread() and not in_background
+        if self._entered:
             signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
@@ -35,7 +40,8 @@ class InterruptFlag:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        signal.signal(signal.SIGINT, self._previous)  # type: ignore[arg-type]
+        if self._entered:
+            signal.signal(signal.SIGINT, self._previous)  # type: ignore[arg-type]
 
     def _on_interrupt(self, *signal_and_frame: object) -> None:  # noqa: ARG002
         if self.requested:
