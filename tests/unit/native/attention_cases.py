@@ -93,7 +93,7 @@ class Case:
 
     def expected(self, b: int) -> torch.Tensor:
         """All rows of sequence ``b`` by the definition, computed in float64."""
-        parts = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        parts = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
         query, key, value = torch.split(self.qkv[b], parts, dim=1)
         repeat = self.num_heads // self.num_kv_heads
         key = as_stored(key, self.kv_type).double().repeat_interleave(repeat, dim=1)

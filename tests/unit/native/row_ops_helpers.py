@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,16 @@ FLOAT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 def supported_isas() -> tuple[str, ...]:
     library = native.load()
     return () if library is None else library.supported_isas
+
+
+@contextmanager
+def use_isa(name: str) -> Iterator[None]:
+    library = native.load()
+    assert library is not None
+    before = library.isa
+    library.select_isa(name)
+    yield
+    library.select_isa(before)
 
 
 def address(x: torch.Tensor | np.ndarray[Any, Any] | None) -> int | None:
@@ -64,9 +75,7 @@ def activation(x: torch.Tensor, kind: int, gated: bool) -> torch.Tensor:
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     out, size = torch.full_like(a, torch.nan), a.shape[1]
     b_stride = size if b.dim() == 2 else 0
-    args = structs.AddStruct(
-        a.data_ptr(), size, b.data_ptr(), b_stride, out.data_ptr(), size, size
-    )
+    args = structs.AddStruct(a.data_ptr(), size, b.data_ptr(), b_stride, out.data_ptr(), size, size)
     call("pagemill_add", args, len(a))
     return out
 

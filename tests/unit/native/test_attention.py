@@ -12,19 +12,15 @@ import torch
 
 from pagemill.kernels import native
 from tests.unit.native.attention_cases import Case
-from tests.unit.native.row_ops_helpers import KV_TYPES, supported_isas
+from tests.unit.native.row_ops_helpers import KV_TYPES, supported_isas, use_isa
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="no native library")
 
 
 @pytest.fixture(params=supported_isas(), autouse=True)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    library = native.load()
-    assert library is not None
-    before = library.isa
-    library.select_isa(request.param)
-    yield request.param
-    library.select_isa(before)
+def isa(request: pytest.FixtureRequest) -> Iterator[None]:
+    with use_isa(request.param):
+        yield
 
 
 def check(case: Case, block_size: int = 16, tolerance: float = 2e-5) -> None:

@@ -2,9 +2,9 @@
 //
 // Exactness. The context of a sequence is cut at absolute positions into parts of kPartTokens. For
 // each row and head a part gives its own maximum, sum and weighted sum of values, and the parts are
-// merged from the first to the last. That is done for every row, long or short, so the bits of a row
-// do not depend on which rows share a work item, nor on whether one thread computed all parts or
-// many did. A part that a row does not see would merge with factors of exactly 1 and 0.
+// merged from the first to the last. That is done for every row, long or short, so the bits of a
+// row do not depend on which rows share a work item, nor on whether one thread computed all parts
+// or many did. A part that a row does not see would merge with factors of exactly 1 and 0.
 //
 // Work. An item is some rows of one sequence (with all query heads of one key/value head, so that
 // they share every load) by some parts of the context. Where an item has all parts, it merges as it

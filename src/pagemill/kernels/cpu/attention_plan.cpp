@@ -83,10 +83,10 @@ int64_t attention_scratch_floats(int num_heads, const KvCache& cache) {
   const int64_t heads_per_kv = num_heads / cache.num_kv_heads;
   const int64_t rows = std::max<int64_t>(1, kTileProducts / heads_per_kv);
   const int64_t products = rows * heads_per_kv;
-  // Queries, scores, the part's and the running outputs; maxima, sums; keys of an odd block size;
-  // scales of keys and values.
+  // Queries, scores, outputs of a part and of all, two maxima and sums; then keys of an odd block
+  // size, the part in float32, scales of keys and values.
   return products * (cache.head_dim + kPartTokens + 2 * cache.padded_head_dim + 4) +
-         int64_t{kPartTokens} * cache.head_dim + 2 * kPartTokens + 64;
+         int64_t{kPartTokens} * (2 * cache.head_dim + cache.padded_head_dim + 2);
 }
 
 }  // namespace pagemill

@@ -2,8 +2,8 @@
 // share a batch; a row's bits depend on that row alone.
 //
 // Sums over a row have one order: lane i of four vectors adds columns i, i + 64, ..., then the four
-// are joined and the lanes by halves. Strides count elements. Rows may be updated in place where the
-// input and output of an op have the same shape.
+// are joined and the lanes by halves. Strides count elements. Rows may be updated in place where
+// the input and output of an op have the same shape.
 #pragma once
 
 #include <cstdint>

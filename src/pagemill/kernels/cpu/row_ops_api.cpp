@@ -1,4 +1,4 @@
-// The C interface of the row ops and of the cache, for ctypes. Everything runs on the caller's thread.
+// The C interface of the row ops and of the cache, for ctypes. All run on the caller's thread.
 
 #include "api.hpp"
 #include "isa.hpp"

@@ -1,5 +1,5 @@
-// exp, tanh and the normal distribution function on sixteen lanes. Included after simd.hpp, once for
-// each instruction set.
+// exp, tanh and the normal distribution function on sixteen lanes. Included after simd.hpp, once
+// for each instruction set.
 //
 // Each is one formula for all lanes, so a lane's result depends on nothing but its argument. The
 // polynomials are minimax fits of this project; the errors named are against exact arithmetic.
@@ -60,8 +60,8 @@ PAGEMILL_INLINE F16 tanh(F16 x) {
 
 // The probability that a standard normal variable is below x: (1 + erf(x / sqrt(2))) / 2.
 //
-// exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.35 |x|) is the tail beyond |x|, to a relative error
-// of 4e-8 and what rounding x^2 costs; the left tail therefore keeps its digits.
+// exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.35 |x|) is the tail beyond |x|, to a relative
+// error of 4e-8 and what rounding x^2 costs; the left tail therefore keeps its digits.
 PAGEMILL_INLINE F16 normal_distribution(F16 x) {
   const F16 size = abs(x);
   const F16 t = splat(1.0f) / fma(size, splat(0.35f), splat(1.0f));
