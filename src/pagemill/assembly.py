@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
+from pagemill.batch import ModelRunner
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
+from pagemill.kernels import native
 from pagemill.kvcache.sizing import PoolSize, size_pool
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
-from pagemill.loading.weights import Weights
+from pagemill.loading.weights import Packing, Weights
 from pagemill.model_config import ModelConfig
 from pagemill.models import build_model
+from pagemill.runner.native_runner import NativeRunner
 from pagemill.runner.torch_runner import TorchRunner
 
 _DTYPES = {
@@ -48,15 +51,30 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         ConfigError: the configuration does not fit the model or the machine.
         ModelError: the model cannot be found, read or run.
     """
-    torch.set_num_threads(config.num_threads or usable_processors())
+    num_threads = config.num_threads or usable_processors()
+    torch.set_num_threads(num_threads)
     loaded = load_model(config.model, config.tokenizer, progress=progress)
     model_config = configure_model(config, loaded)
-    weights = Weights(loaded.weights, _DTYPES[config.dtype], progress=progress)
+    library = native.load()
+    packing = None if library is None else Packing(config.dtype == "auto", num_threads)
+    weights = Weights(loaded.weights, _DTYPES[config.dtype], packing=packing, progress=progress)
     model = build_model(model_config, weights)
     pool = plan_pool(config, model_config)
-    runner = TorchRunner(
-        model, model_config, num_kv_blocks=pool.num_blocks, block_size=config.block_size
-    )
+    runner: ModelRunner
+    if library is None:
+        runner = TorchRunner(
+            model, model_config, num_kv_blocks=pool.num_blocks, block_size=config.block_size
+        )
+    else:
+        runner = NativeRunner(
+            model,
+            model_config,
+            library,
+            num_kv_blocks=pool.num_blocks,
+            block_size=config.block_size,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            num_threads=num_threads,
+        )
     engine = LLMEngine(
         config,
         runner,

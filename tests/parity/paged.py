@@ -9,11 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from pagemill.batch import Batch
-from pagemill.loading.weights import Weights
+from pagemill.kernels import native
+from pagemill.loading.weights import Packing, Weights
 from pagemill.model_config import ModelConfig
 from pagemill.models import Model, build_model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
+from pagemill.runner.native_runner import NativeRunner
 
 CPU = torch.device("cpu")
 
@@ -39,11 +41,13 @@ def our_config(theirs: PreTrainedModel) -> ModelConfig:
 
 
 def our_model(
-    theirs: PreTrainedModel, config: ModelConfig | None = None, dtype: torch.dtype = torch.float32
+    theirs: PreTrainedModel,
+    config: ModelConfig | None = None,
+    dtype: torch.dtype = torch.float32,
+    packing: Packing | None = None,
 ) -> Model:
-    return build_model(
-        config or our_config(theirs), Weights(MemorySource(theirs.state_dict()), dtype)
-    )
+    weights = Weights(MemorySource(theirs.state_dict()), dtype, packing=packing)
+    return build_model(config or our_config(theirs), weights)
 
 
 def their_logits(theirs: PreTrainedModel, token_ids: Sequence[int]) -> torch.Tensor:
@@ -100,13 +104,44 @@ class PagedModel:
             ),
             logits_indices=np.arange(len(slots)),
         )
-        hidden = self.model.forward(DeviceBatch.from_batch(batch, CPU), self.pool)
-        logits = self.model.compute_logits(hidden)
+        logits = self.logits(batch)
         return {name: logits[starts[i] : starts[i + 1]] for i, name in enumerate(work)}
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """``[T, vocab_size]``: of every row."""
+        hidden = self.model.forward(DeviceBatch.from_batch(batch, CPU), self.pool)
+        return self.model.compute_logits(hidden)
 
     def run(self, name: str, chunks: Sequence[Sequence[int]]) -> torch.Tensor:
         """All logits of one sequence computed chunk by chunk."""
         return torch.cat([self.step({name: chunk})[name] for chunk in chunks])
+
+
+class NativePagedModel(PagedModel):
+    """The same on the native kernels, with two threads."""
+
+    def __init__(
+        self, model: Model, config: ModelConfig, num_blocks: int = 128, block_size: int = 4
+    ) -> None:
+        super().__init__(model, config, num_blocks, block_size)
+        library = native.load()
+        assert library is not None
+        self.runner = NativeRunner(
+            model,
+            config,
+            library,
+            num_kv_blocks=num_blocks,
+            block_size=block_size,
+            max_num_batched_tokens=1024,
+            num_threads=2,
+        )
+        for memory in self.runner._kv._memory:
+            memory.view(np.float32)[:] = np.nan
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        pieces: list[torch.Tensor] = []
+        self.runner.run(batch, lambda first, logits: pieces.append(logits.clone()))
+        return torch.cat(pieces)
 
 
 def cut(token_ids: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:

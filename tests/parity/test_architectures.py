@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from pagemill.kernels import native
+from pagemill.loading.weights import Packing
 from pagemill.rope_config import RopeConfig
 from tests.parity.paged import (
+    NativePagedModel,
     PagedModel,
     cut,
     our_config,
@@ -19,6 +23,8 @@ from tests.parity.paged import (
     their_logits,
 )
 from tests.parity.tiny_models import VARIANTS, gemma3, llama
+
+Paged = Callable[..., PagedModel]
 
 TOLERANCE = 1e-4
 PROMPT = random_tokens(45)
@@ -30,15 +36,31 @@ def theirs(request: pytest.FixtureRequest) -> PreTrainedModel:
     return VARIANTS[request.param]()
 
 
-def paged(theirs: PreTrainedModel) -> PagedModel:
-    return PagedModel(our_model(theirs), our_config(theirs))
+@pytest.fixture(params=["reference", "native"])
+def paged(request: pytest.FixtureRequest) -> Callable[..., PagedModel]:
+    """Build our model of theirs, on one of the two implementations of the ops."""
+
+    def build(
+        theirs: PreTrainedModel, dtype: torch.dtype = torch.float32, num_blocks: int = 128
+    ) -> PagedModel:
+        config = our_config(theirs)
+        if request.param == "reference":
+            return PagedModel(our_model(theirs, dtype=dtype), config, num_blocks)
+        if native.load() is None:
+            pytest.skip("no native library")
+        packing = Packing(as_stored=True)
+        return NativePagedModel(our_model(theirs, dtype=dtype, packing=packing), config, num_blocks)
+
+    return build
 
 
 def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max())
 
 
-def test_logits_match_in_one_prefill_in_chunks_and_in_decodes(theirs: PreTrainedModel) -> None:
+def test_logits_match_in_one_prefill_in_chunks_and_in_decodes(
+    theirs: PreTrainedModel, paged: Paged
+) -> None:
     expected = their_logits(theirs, PROMPT)
     assert expected.std() > 0.5, "flat logits would match whatever the model computes"
     ours = paged(theirs)
@@ -48,7 +70,7 @@ def test_logits_match_in_one_prefill_in_chunks_and_in_decodes(theirs: PreTrained
 
 
 def test_sequences_that_share_a_batch_get_the_logits_they_get_alone(
-    theirs: PreTrainedModel,
+    theirs: PreTrainedModel, paged: Paged
 ) -> None:
     ours, other = paged(theirs), random_tokens(30, seed=5)
     steps: list[dict[str, list[int]]] = [
@@ -68,7 +90,7 @@ def test_sequences_that_share_a_batch_get_the_logits_they_get_alone(
         assert torch.equal(together, paged(theirs).run("alone", [token_ids])), "not the same bits"
 
 
-def test_chunking_does_not_change_a_bit(theirs: PreTrainedModel) -> None:
+def test_chunking_does_not_change_a_bit(theirs: PreTrainedModel, paged: Paged) -> None:
     ours = paged(theirs)
     whole = ours.run("whole", [PROMPT])
     for sizes in ([1, 7, 2, 17, 18], [44], [2, 3], []):
@@ -79,14 +101,14 @@ def test_the_parameter_count_is_theirs(theirs: PreTrainedModel) -> None:
     assert our_config(theirs).num_parameters == theirs.num_parameters()
 
 
-def test_a_context_of_several_attention_tiles_matches() -> None:
+def test_a_context_of_several_attention_tiles_matches(paged: Paged) -> None:
     torch.set_num_threads(1)
     token_ids = random_tokens(700)
     for theirs in (
         llama(max_position_embeddings=1024),
         gemma3(max_position_embeddings=1024, sliding_window=300),
     ):
-        ours = PagedModel(our_model(theirs), our_config(theirs), num_blocks=1024)
+        ours = paged(theirs, num_blocks=1024)
         expected = their_logits(theirs, token_ids)
         whole = ours.run("whole", [token_ids])
         assert distance(whole, expected) < TOLERANCE
@@ -113,9 +135,9 @@ def test_a_slightly_wrong_configuration_would_be_noticed(change: dict[str, Any])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_weights_are_computed_with_in_float32(dtype: torch.dtype) -> None:
+def test_narrow_weights_are_computed_with_in_float32(dtype: torch.dtype, paged: Paged) -> None:
     for theirs in (llama(), gemma3()):
-        ours = PagedModel(our_model(theirs, dtype=dtype), our_config(theirs))
+        ours = paged(theirs, dtype=dtype)
         with torch.no_grad():
             for weight in theirs.parameters():
                 weight.copy_(weight.to(dtype))

@@ -9,7 +9,12 @@ import pagemill
 
 PACKAGE = Path(pagemill.__file__).parent
 SERVICE = {"llm", "cli", "assembly"}
-EXECUTION = {"runner.torch_runner", "runner.device_batch", "runner.kv_pool"} | {
+EXECUTION = {
+    "runner.torch_runner",
+    "runner.native_runner",
+    "runner.logits_pieces",
+    "runner.device_batch",
+    "runner.kv_pool",
     "models",
     "layers",
     "kernels",

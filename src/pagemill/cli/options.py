@@ -17,7 +17,6 @@ import typer
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 from pagemill.errors import ConfigError
 
-
 INT, FLOAT, TEXT, NAME, FILE, FLAG = "INT", "FLOAT", "TEXT", "NAME", "FILE", ""
 """Placeholders of values in the help; a flag has none."""
 

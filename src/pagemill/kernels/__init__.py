@@ -1,8 +1,8 @@
 """The ops that the layers are written in, one name each.
 
-Layers call them through this package and nowhere else. Given tensors, an op is computed by the plain
-PyTorch of `reference`; given the handles of a `Recorder`, it is recorded into a program of native
-kernels. So a model's code is written once.
+Layers call them through this package and nowhere else. Given tensors, an op is computed by the
+plain PyTorch of `reference`; given the handles of a `Recorder`, it is recorded into a program of
+native kernels. So a model's code is written once.
 
     T  rows of the batch      H  hidden size      I  intermediate size
     Hq query heads            Hkv key/value heads D  head dimension
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemill.kernels import reference, reference_attention
+from pagemill.kernels import native, reference, reference_attention
 from pagemill.kernels.attention_plan import AttentionLayout
 from pagemill.kernels.packing import PackedLinear
 from pagemill.kernels.recorder import Rows, StepArray, StepLogits
@@ -30,6 +30,7 @@ __all__ = [
     "act",
     "act_and_mul",
     "add_rms_norm",
+    "description",
     "embedding",
     "layer_norm",
     "linear",
@@ -72,6 +73,14 @@ class Rotation(Protocol):
         ...
 
 
+def description() -> str:
+    """Which implementation of the ops is in use, for ``pagemill info``."""
+    library = native.load()
+    if library is None:
+        return f"pytorch reference kernels ({native.unavailable_reason()})"
+    return f"native kernels for {library.isa}"
+
+
 def embedding(ids: torch.Tensor, weight: LinearWeight, scale: float = 1.0) -> torch.Tensor:
     """Rows of ``weight [V, H]`` for ``ids [T]``, times ``scale``: float32 ``[T, H]``."""
     if isinstance(ids, StepArray):
@@ -80,9 +89,7 @@ def embedding(ids: torch.Tensor, weight: LinearWeight, scale: float = 1.0) -> to
     return rows if scale == 1.0 else rows * scale
 
 
-def linear(
-    x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def linear(x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``x [T, K] @ weight [N, K]^T + bias [N]``: float32 ``[T, N]``."""
     if isinstance(x, Rows):
         return _handle(x.recorder.linear(x, _packed(weight), bias))

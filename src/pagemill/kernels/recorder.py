@@ -1,12 +1,12 @@
 """Recording a step: the ops of a model, called once on handles instead of tensors.
 
 A model's code is the same for both backends. Given tensors, `pagemill.kernels` computes; given the
-handles of this module, it records what would be computed into a native program, which replays all of
-it in one call a step. What changes between steps (how many rows, which tokens and slots) is not in
-the recording but in the step's arrays.
+handles of this module, it records what would be computed into a native program, which replays all
+of it in one call a step. What changes between steps (how many rows, which tokens and slots) is not
+in the recording but in the step's arrays.
 
-Buffers are reused: a handle that nobody holds any more gives its buffer back, and the next op of the
-recording may write there. That is safe because the ops are replayed in the order of recording.
+Buffers are reused: a handle that nobody holds any more gives its buffer back, and the next op of
+the recording may write there. That is safe because ops are replayed in the order of recording.
 """
 
 from __future__ import annotations
@@ -185,9 +185,7 @@ class Recorder:
         )
         return out
 
-    def linear(
-        self, x: Rows, weight: PackedLinear, bias: torch.Tensor | None
-    ) -> Rows | StepLogits:
+    def linear(self, x: Rows, weight: PackedLinear, bias: torch.Tensor | None) -> Rows | StepLogits:
         """``x @ weight^T + bias``; over rows gathered for logits it writes the step's logits."""
         is_head = x.count is RowCount.LOGITS
         out = None if is_head else Rows(self, weight.num_rows, x.count)

@@ -9,6 +9,7 @@ from pagemill.layers.linear import Linear
 from pagemill.loading.weights import Weights
 from pagemill.model_config import ModelConfig
 
+
 class GatedMLP:
     """``down(act(gate(x)) * up(x))`` (arXiv:2002.05202)."""
 

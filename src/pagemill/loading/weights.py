@@ -72,8 +72,8 @@ class WeightFiles(WeightSource, Protocol):
 class Packing(NamedTuple):
     """How matrices are packed for the native kernels."""
 
-    quantization: Quantization | None = None
-    """What becomes of float matrices."""
+    as_stored: bool
+    """Keep what the checkpoint has quantized; otherwise it becomes floats of the dtype."""
     num_threads: int = 1
 
 
@@ -131,7 +131,7 @@ class Weights:
                 names,
                 in_size,
                 out_sizes,
-                quantization=self._packing.quantization,
+                as_stored=self._packing.as_stored,
                 num_threads=self._packing.num_threads,
             )
         sizes = zip(names, out_sizes, strict=True)
@@ -145,11 +145,7 @@ class Weights:
         tensor = self.take(name, (in_size, out_size)).T.contiguous()
         if self._packing is None:
             return tensor
-        return pack_rows(
-            [StoredRows.of_tensor(tensor)],
-            self._packing.quantization,
-            num_threads=self._packing.num_threads,
-        )
+        return pack_rows([StoredRows.of_tensor(tensor)], num_threads=self._packing.num_threads)
 
     def take_linear(
         self,
@@ -157,6 +153,7 @@ class Weights:
         in_size: int,
         out_sizes: Sequence[int],
         *,
+        as_stored: bool = True,
         quantization: Quantization | None = None,
         group_size: int | None = None,
         num_threads: int = 1,
@@ -167,6 +164,7 @@ class Weights:
             names: the tensors, in the order of the outputs.
             in_size: K, the same for all.
             out_sizes: the rows of each.
+            as_stored: keep what the checkpoint has quantized; otherwise it is dequantized first.
             quantization: what float weights become; None: they are cast to ``dtype``. What the
                 checkpoint has quantized stays as it is stored.
             group_size: see `pack_rows`.
@@ -179,7 +177,7 @@ class Weights:
         for name, out_size in zip(names, out_sizes, strict=True):
             self._require(name, (out_size, in_size))
             rows = None
-            if isinstance(self._source, QuantizedSource):
+            if as_stored and isinstance(self._source, QuantizedSource):
                 rows = self._source.quantized_rows(name)
             if rows is None:
                 tensor = self._source.load(name)

@@ -1,10 +1,10 @@
-"""Logits a piece at a time: a prompt that is scored wants a row for each of its tokens, and a row of
-a large vocabulary takes a megabyte.
+"""Logits a piece at a time: a prompt that is scored wants a row for each of its tokens, and a row
+of a large vocabulary takes a megabyte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,25 +19,21 @@ LOGITS_ROWS = 256
 Task = TypeVar("Task", SamplingTask, ScoringTask)
 
 
-def sample_and_score(
-    batch: Batch, make_logits: Callable[[int, int], torch.Tensor]
-) -> StepResult:
-    """Do all tasks of ``batch``.
-
-    Args:
-        batch: its tasks count rows among all of the step's logits.
-        make_logits: given a first row and a count, returns these rows, float32
-            ``[count, vocab_size]``, valid until the next call.
-    """
-    result = StepResult(sampled=[], scored=[])
+def logits_pieces(batch: Batch) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each piece of the step's logits."""
     num_rows = len(batch.logits_indices)
     for first in range(0, num_rows, LOGITS_ROWS):
-        count = min(LOGITS_ROWS, num_rows - first)
-        logits = make_logits(first, count)
-        rows = range(first, first + count)
-        result.sampled += sample(logits, _tasks_in(rows, batch.sampling))
-        result.scored += score(logits, _tasks_in(rows, batch.scoring))
-    return result
+        yield first, min(LOGITS_ROWS, num_rows - first)
+
+
+def sample_and_score(batch: Batch, first: int, logits: torch.Tensor, result: StepResult) -> None:
+    """Do the tasks of ``batch`` that are on a piece of the logits, and add to ``result``.
+
+    ``logits`` are the rows from ``first`` on, float32 ``[rows, vocab_size]``; pieces come in order.
+    """
+    rows = range(first, first + len(logits))
+    result.sampled += sample(logits, _tasks_in(rows, batch.sampling))
+    result.scored += score(logits, _tasks_in(rows, batch.scoring))
 
 
 def _tasks_in(rows: range, tasks: list[Task]) -> list[Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
-from pagemill.runner.logits_pieces import LOGITS_ROWS, sample_and_score
+from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
 
 _FLOAT32 = 0
 
@@ -98,11 +99,25 @@ class NativeRunner:
 
     def execute(self, batch: Batch) -> StepResult:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
+        result = StepResult(sampled=[], scored=[])
+        self.run(batch, lambda first, logits: sample_and_score(batch, first, logits, result))
+        return result
+
+    def run(self, batch: Batch, use_logits: Callable[[int, torch.Tensor], None]) -> None:
+        """Run a step and hand out its logits a piece at a time.
+
+        Args:
+            batch: the step.
+            use_logits: called with the first row of a piece and its logits, float32
+                ``[rows, vocab_size]``, in memory that the next piece is written to.
+        """
+        last_position = int(batch.positions.max(initial=0))
         for rotation in self._rotations:
-            rotation.up_to(int(batch.positions.max(initial=0)))
+            rotation.up_to(last_position)
         step = _step_of(batch)
         self._body.run(step, None)
-        return sample_and_score(batch, lambda first, count: self._make_logits(step, first, count))
+        for first, count in logits_pieces(batch):
+            use_logits(first, self._make_logits(step, first, count))
 
     def close(self) -> None:
         """Release programs, threads, weights and the KV pool."""

@@ -9,7 +9,8 @@ from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
-from pagemill.runner.logits_pieces import sample_and_score
+from pagemill.runner.logits_pieces import logits_pieces, sample_and_score
+
 
 class TorchRunner:
     """A `pagemill.batch.ModelRunner` over a model with real weights; owns the KV pool."""
@@ -34,10 +35,11 @@ class TorchRunner:
         device_batch = DeviceBatch.from_batch(batch, self._device)
         hidden = self._model.forward(device_batch, self._kv)
         hidden = hidden[device_batch.logits_indices]
-        return sample_and_score(
-            batch,
-            lambda first, count: self._model.compute_logits(hidden[first : first + count]),
-        )
+        result = StepResult(sampled=[], scored=[])
+        for first, count in logits_pieces(batch):
+            logits = self._model.compute_logits(hidden[first : first + count])
+            sample_and_score(batch, first, logits, result)
+        return result
 
     def close(self) -> None:
         """Release the model's weights and the KV pool."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pagemill.kernels import AttentionLayout, paged_attention
+from pagemill.kernels import AttentionLayout
+from pagemill.kernels.reference_attention import paged_attention
 
 BLOCK_SIZE = 16
 HEAD_DIM = 12
