@@ -29,6 +29,7 @@ from pagemill.cli.options import (
     FILE,
     FLAG,
     INT,
+    JSON_LINE_HELP,
     TEXT,
     DebugOption,
     EngineOptions,
@@ -80,7 +81,7 @@ def start(
         raise typer.Exit
 
 
-@app.command()
+@app.command(epilog=JSON_LINE_HELP)
 @expand_options(defaults.GENERATE)
 def generate(
     sampling: SamplingOptions,
@@ -94,8 +95,7 @@ def generate(
         str | None,
         typer.Option(
             "--prompts-file",
-            help='One prompt a line, or JSON lines with a "prompt" and sampling fields; - reads '
-            "standard input.",
+            help="One prompt a line, or JSON lines as shown below; - reads standard input.",
             metavar=FILE,
         ),
     ] = None,
@@ -117,6 +117,18 @@ def generate(
             rich_help_panel="Sampling",
         ),
     ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Each prompt is a user's message, written as the model's chat template has it.",
+            metavar=FLAG,
+        ),
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="With --chat: how the model is to behave.", metavar=TEXT),
+    ] = None,
     echo: Annotated[
         bool, typer.Option("--echo", help="Repeat the prompt first.", metavar=FLAG)
     ] = False,
@@ -129,7 +141,7 @@ def generate(
     ] = False,
     debug: DebugOption = False,
 ) -> Parsed:
-    """Complete prompts.
+    """Complete prompts, or with --chat answer them.
 
     Takes the most likely tokens (temperature 0) and stops after 256, unless told otherwise.
     """
@@ -137,6 +149,8 @@ def generate(
 
     if echo and as_json:
         raise ConfigError("--echo is for text; with --json the prompt is there anyway; drop one")
+    if system is not None and not chat:
+        raise ConfigError("--system is part of a conversation; add --chat")
     fields = sampling.given()
     if n is not None:
         fields["n"] = n
@@ -149,6 +163,8 @@ def generate(
         texts=prompt or (),
         prompts_file=prompts_file,
         sampling=fields,
+        chat=chat,
+        system=system,
         echo=echo,
         as_json=as_json,
         show_stats=stats,

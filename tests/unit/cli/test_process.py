@@ -52,8 +52,10 @@ def test_ctrl_c_while_generating_is_exit_code_130_and_no_traceback(more: tuple[s
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert time.monotonic() - asked < 3
-    assert (process.returncode, err) == (130, "")
+    told = "pagemill: interrupted: 0 of 2 answers are complete\n" if "-p" in more else ""
+    assert (process.returncode, err) == (130, told)
     assert out.endswith("\n")
+    assert ("[2/2] second\n" in out) == ("-p" in more)
     if "--json" in more:
         assert '"finish_reason": "abort"' in out
 
