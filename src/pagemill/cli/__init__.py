@@ -1,6 +1,7 @@
 """The command line: ``pagemill generate``, ``pagemill chat``, ``pagemill info``.
 
-    app        parse, run, turn what happened into an exit code and a line on standard error
+    app        parse and run
+    failures   what went wrong, as an exit code and a line on standard error
     options    the options that commands share; option_groups makes them typer's
     defaults   what a command takes where the user says nothing
     prompts    what the user asked for, as jobs

@@ -1,10 +1,5 @@
-"""The ``pagemill`` command: parse, run, and turn what happened into an exit code.
-
-    0    done
-    1    the model or the engine failed
-    2    the command line, the configuration or a request cannot work
-    130  Ctrl-C
-    141  nobody reads standard output any more (``| head``)
+"""The ``pagemill`` command: parse, run, and turn what happened into an exit code. See
+`pagemill.cli.failures` for the codes.
 
 Parsing and running are apart: a command's function checks its options and returns what is to be
 run, so that nothing that happens while running is taken for a usage error.
@@ -12,11 +7,8 @@ run, so that nothing that happens while running is taken for a usage error.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
@@ -24,11 +16,13 @@ import typer
 
 from pagemill import __version__
 from pagemill.cli import EXIT_INTERRUPTED, defaults
+from pagemill.cli.failures import EXIT_CLOSED_PIPE, drop_stdout, report_failure
 from pagemill.cli.option_groups import expand_options
 from pagemill.cli.options import (
     FILE,
     FLAG,
     INT,
+    JSON_LINE_HELP,
     TEXT,
     DebugOption,
     EngineOptions,
@@ -37,9 +31,7 @@ from pagemill.cli.options import (
     SamplingOptions,
 )
 from pagemill.config import DEFAULT_MODEL
-from pagemill.errors import ConfigError, PagemillError, RequestError
-
-EXIT_FAILURE, EXIT_USAGE, EXIT_CLOSED_PIPE = 1, 2, 141
+from pagemill.errors import ConfigError
 
 
 class Parsed(NamedTuple):
@@ -50,9 +42,6 @@ class Parsed(NamedTuple):
     debug: bool
     """Whether an error shows its traceback."""
 
-
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""typer exports only this one subclass of the error for a wrong command line."""
 
 app = typer.Typer(
     name="pagemill",
@@ -80,7 +69,7 @@ def start(
         raise typer.Exit
 
 
-@app.command()
+@app.command(epilog=JSON_LINE_HELP)
 @expand_options(defaults.GENERATE)
 def generate(
     sampling: SamplingOptions,
@@ -94,8 +83,7 @@ def generate(
         str | None,
         typer.Option(
             "--prompts-file",
-            help='One prompt a line, or JSON lines with a "prompt" and sampling fields; - reads '
-            "standard input.",
+            help="One prompt a line, or JSON lines as shown below; - reads standard input.",
             metavar=FILE,
         ),
     ] = None,
@@ -117,6 +105,18 @@ def generate(
             rich_help_panel="Sampling",
         ),
     ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Each prompt is a user's message, written as the model's chat template has it.",
+            metavar=FLAG,
+        ),
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="With --chat: how the model is to behave.", metavar=TEXT),
+    ] = None,
     echo: Annotated[
         bool, typer.Option("--echo", help="Repeat the prompt first.", metavar=FLAG)
     ] = False,
@@ -129,7 +129,7 @@ def generate(
     ] = False,
     debug: DebugOption = False,
 ) -> Parsed:
-    """Complete prompts.
+    """Complete prompts, or with --chat answer them.
 
     Takes the most likely tokens (temperature 0) and stops after 256, unless told otherwise.
     """
@@ -137,6 +137,8 @@ def generate(
 
     if echo and as_json:
         raise ConfigError("--echo is for text; with --json the prompt is there anyway; drop one")
+    if system is not None and not chat:
+        raise ConfigError("--system is part of a conversation; add --chat")
     fields = sampling.given()
     if n is not None:
         fields["n"] = n
@@ -149,6 +151,8 @@ def generate(
         texts=prompt or (),
         prompts_file=prompts_file,
         sampling=fields,
+        chat=chat,
+        system=system,
         echo=echo,
         as_json=as_json,
         show_stats=stats,
@@ -225,12 +229,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("\n" if sys.stderr.isatty() else "")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop_stdout()
+        drop_stdout()
         code = EXIT_CLOSED_PIPE
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
-            _drop_stdout()
-        code = _report(error, debug)
+        code = report_failure(error, debug)
     return code
 
 
@@ -240,36 +242,3 @@ def _parse(arguments: Sequence[str]) -> Parsed | int:
         args=list(arguments), prog_name="pagemill", standalone_mode=False
     )
     return parsed
-
-
-def _report(error: Exception, debug: bool) -> int:
-    """Say in one line what went wrong; returns the exit code."""
-    if debug:
-        traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, UsageError):
-        message = getattr(error, "format_message", error.__str__)().rstrip(".")
-        context = getattr(error, "ctx", None)
-        command = "pagemill" if context is None else context.command_path
-        return _fail(f"{message} (see {command} --help)", EXIT_USAGE)
-    if isinstance(error, (ConfigError, RequestError)):
-        return _fail(str(error), EXIT_USAGE)
-    if isinstance(error, PagemillError):
-        return _fail(str(error), EXIT_FAILURE)
-    if isinstance(error, OSError):
-        return _fail(str(error), EXIT_FAILURE)
-    if isinstance(error, MemoryError):
-        return _fail("out of memory; lower --kv-cache-memory or --max-model-len", EXIT_FAILURE)
-    hint = "" if debug else "; this should not happen, --debug shows where it did"
-    return _fail(f"unexpected {type(error).__name__}: {error}{hint}", EXIT_FAILURE)
-
-
-def _fail(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    print(f"pagemill: error: {line}", file=sys.stderr, flush=True)  # noqa: T201
-    return code
-
-
-def _drop_stdout() -> None:
-    """Point standard output at nothing, so that Python's own flush at exit finds no fault."""
-    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as devnull:
-        os.dup2(devnull.fileno(), sys.stdout.fileno())

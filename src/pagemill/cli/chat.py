@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from pagemill.cli import EXIT_INTERRUPTED, defaults
 from pagemill.cli.opening import opened
-from pagemill.cli.prompts import sampling_params
-from pagemill.cli.streaming import Job, run_jobs
+from pagemill.cli.prompts import ChatTokenizer, checked_text, sampling_params
+from pagemill.cli.streaming import Job, Message, run_jobs
 from pagemill.cli.writers import TextWriter
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
@@ -20,19 +20,10 @@ from pagemill.outputs import RequestOutput
 
 HELP = """\
 /reset  forget the conversation
+/stats  speed and memory of the last answer
 /help   this list
 /exit   leave (so does Ctrl-D)
 Ctrl-C  stop an answer; at the prompt: leave"""
-
-Message = dict[str, Any]
-
-
-class ChatTokenizer(Protocol):
-    """What a conversation needs of a tokenizer."""
-
-    def encode_chat(self, messages: list[Message]) -> list[int]:
-        """Token ids up to where the assistant's answer begins."""
-        ...
 
 
 class Conversation:
@@ -46,6 +37,10 @@ class Conversation:
 
     Raises:
         RequestError: the model cannot chat, or a sampling field is out of bounds.
+
+    Attributes:
+        messages: what was said.
+        last: the last answer, even if it was cut or forgotten.
     """
 
     def __init__(
@@ -60,14 +55,17 @@ class Conversation:
         self._params, self._shrink_to_fit = sampling_params(sampling, defaults.CHAT)
         self._opening = [] if system is None else [_message("system", system)]
         self.messages: list[Message] = list(self._opening)
+        self.last: RequestOutput | None = None
         tokenizer.encode_chat([*self.messages, _message("user", "?")])  # can it chat at all?
 
     def reset(self) -> None:
         """Forget everything but the system message."""
         self.messages = list(self._opening)
 
-    def answer(self, text: str, out: TextIO, interrupted: Callable[[], bool]) -> RequestOutput:
-        """Answer ``text``, streaming to ``out``.
+    def answer(
+        self, text: str, out: TextIO, interrupted: Callable[[], bool], lead: str = ""
+    ) -> RequestOutput:
+        """Answer ``text``, streaming to ``out``, with ``lead`` before it.
 
         The message and as much of the answer as came are kept; a message without any answer is
         forgotten again.
@@ -79,16 +77,25 @@ class Conversation:
         asked = [*self.messages, _message("user", text)]
         prompt = self._tokenizer.encode_chat(asked)
         job = Job("chat", prompt, self._params, shrink_to_fit=self._shrink_to_fit)
-        answer = _Answer(TextWriter([job], out))
+        answer = _Answer(TextWriter([job], out, lead=lead, interrupted=interrupted))
         try:
             run_jobs(self._engine, [job], answer, interrupted)
         finally:
             answer.writer.end_line()
         assert answer.last is not None, "run_jobs reports every job that it accepts"
+        self.last = answer.last
         completion = answer.last.outputs[0]
         if completion.text:
             self.messages = [*asked, _message("assistant", completion.text)]
         return answer.last
+
+    def stats(self) -> str:
+        """Speed and memory of the last answer, for people."""
+        if self.last is None:
+            return "There is no answer yet."
+        from pagemill.cli.stats import describe_answer
+
+        return describe_answer(self.last, self._engine)
 
 
 class _Answer:
@@ -114,7 +121,10 @@ class ChatCommand:
 
     def __call__(self) -> int:
         """Converse until the user leaves; returns the exit code."""
-        sampling_params(self.sampling, defaults.CHAT)  # before the model is loaded
+        # Before the model is loaded:
+        sampling_params(self.sampling, defaults.CHAT)
+        if self.once is not None:
+            checked_text(self.once, "the message")
         with opened(self.config) as assembly:
             if assembly.tokenizer is None:
                 raise RequestError("this model has no tokenizer, so it cannot chat")
@@ -131,15 +141,18 @@ class ChatCommand:
         return _answer_lines(conversation)
 
 
-def _answer_once(conversation: Conversation, text: str) -> int:
+def _answer_once(conversation: Conversation, text: str, lead: str = "") -> int:
     with InterruptFlag() as interrupted:
-        output = conversation.answer(text, sys.stdout, interrupted)
+        output = conversation.answer(text, sys.stdout, interrupted, lead)
     return EXIT_INTERRUPTED if output.outputs[0].finish_reason == "abort" else 0
 
 
 def _answer_lines(conversation: Conversation) -> int:
-    """One message a line from a pipe. A refused message does not end it, but shows in the code."""
-    code = 0
+    """One message a line from a pipe; a blank line between answers.
+
+    A refused message does not end it, but shows in the code.
+    """
+    code, lead = 0, ""
     for line in sys.stdin:
         text = line.strip()
         if text == "/exit":
@@ -147,8 +160,9 @@ def _answer_lines(conversation: Conversation) -> int:
         if _ran_command(conversation, text):
             continue
         try:
-            if _answer_once(conversation, text) == EXIT_INTERRUPTED:
+            if _answer_once(conversation, text, lead) == EXIT_INTERRUPTED:
                 return EXIT_INTERRUPTED
+            lead = "\n"
         except RequestError as error:
             _tell(_explain(error))
             code = 2
@@ -198,6 +212,8 @@ def _ran_command(conversation: Conversation, text: str) -> bool:
     if text == "/reset":
         conversation.reset()
         _tell("The conversation is forgotten.")
+    elif text == "/stats":
+        _tell(conversation.stats())
     elif text == "/help":
         _tell(HELP)
     else:

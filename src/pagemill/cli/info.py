@@ -42,6 +42,12 @@ class InfoCommand:
         return 0
 
     def _report(self) -> Report:
+        if not self.is_default:
+            # A name that leads nowhere is told before torch is imported, which takes seconds.
+            from pagemill.loading.sources import resolve_model
+
+            resolve_model(self.config.model)
+
         from pagemill.cli.model_report import describe_environment, describe_model
 
         report: Report = {"environment": describe_environment(self.config)}

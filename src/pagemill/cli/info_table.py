@@ -116,6 +116,6 @@ def _environment_rows(environment: Section) -> Iterator[tuple[str, str]]:
     yield "torch", environment["torch"]
     yield "device", environment["device"]
     yield "kernels", environment["kernels"]
-    yield "threads", f"{environment['num_threads']} of {environment['processors']} processors"
+    yield "processors", str(environment["processors"])
     yield "free memory", show_bytes(environment["free_memory_bytes"])
     yield "model aliases", ", ".join(environment["model_aliases"])

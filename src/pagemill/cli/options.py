@@ -19,6 +19,13 @@ from pagemill.errors import ConfigError
 
 INT, FLOAT, TEXT, NAME, FILE, FLAG = "INT", "FLOAT", "TEXT", "NAME", "FILE", ""
 """Placeholders of values in the help; a flag has none."""
+JSON_LINE_HELP = """\
+A JSON line of --prompts-file has either "prompt": a text or a list of token ids, or "messages": \
+[{"role": "user", "content": "Hi"}] of a conversation. Beside it may be "priority" and any \
+sampling field, which wins over the option: temperature, top_p, top_k, min_p, repetition_penalty, \
+presence_penalty, frequency_penalty, logit_bias, allowed_token_ids, bad_words, \
+bad_words_token_ids, seed, n, stop, stop_token_ids, include_stop_str_in_output, ignore_eos, \
+min_tokens, max_tokens, logprobs, prompt_logprobs, skip_special_tokens."""
 
 
 def _sampling(*names: str, help: str, metavar: str) -> Any:  # noqa: A002

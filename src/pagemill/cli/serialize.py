@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from pagemill.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 
 
-def output_to_dict(output: RequestOutput) -> dict[str, Any]:
-    """All of an output. Seconds are differences; a log-probability of minus infinity is null."""
-    result: dict[str, Any] = {
-        "request_id": output.request_id,
-        "prompt": output.prompt,
-        "prompt_token_ids": output.prompt_token_ids,
-    }
+def output_to_dict(
+    output: RequestOutput, messages: Sequence[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """All of an output, and the conversation that it answers, if any.
+
+    Seconds are differences; a log-probability of minus infinity is null.
+    """
+    result: dict[str, Any] = {"request_id": output.request_id, "prompt": output.prompt}
+    if messages is not None:
+        result["messages"] = messages
+    result["prompt_token_ids"] = output.prompt_token_ids
     if output.prompt_logprobs is not None:
         result["prompt_logprobs"] = [_position(position) for position in output.prompt_logprobs]
     times = output.metrics

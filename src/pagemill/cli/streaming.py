@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from pagemill.engine import LLMEngine
 from pagemill.errors import RequestError, RequestTooLargeError
 from pagemill.outputs import RequestOutput
 from pagemill.sampling_params import SamplingParams
+
+Message = dict[str, Any]
+"""One of a conversation: ``{"role": "user", "content": "…"}``."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Job:
     """``params.max_tokens`` is only a default: take what the context leaves if that is less."""
     source: str = ""
     """Where it comes from, for error messages (``prompts.txt, line 7``)."""
+    messages: Sequence[Message] | None = None
+    """The conversation that ``prompt`` is in the model's chat format, if it is one."""
 
 
 class Listener(Protocol):
@@ -39,11 +44,14 @@ def run_jobs(
     jobs: Sequence[Job],
     listener: Listener,
     interrupted: Callable[[], bool] = lambda: False,
+    *,
+    accepted: Callable[[], None] = lambda: None,
 ) -> bool:
     """Run all jobs to their end in shared batches.
 
     When ``interrupted`` turns true, the unfinished ones are aborted after the step in progress and
     reported with ``finish_reason="abort"``. However this ends, no job is left in the engine.
+    ``accepted`` is called once, when none of the jobs can be refused any more.
 
     Returns:
         Whether all ran to their end, that is, none was interrupted.
@@ -55,6 +63,7 @@ def run_jobs(
     try:
         for job in jobs:
             _add(engine, job)
+        accepted()
         while unfinished:
             stop = interrupted()
             if stop:

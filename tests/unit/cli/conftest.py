@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,6 +13,14 @@ import pytest
 from pagemill.cli.app import run
 from pagemill.engine import LLMEngine
 from tests.unit.cli.simulated import fake_assembly, small_engine
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
 
 Pagemill = Callable[..., "Outcome"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,7 +25,7 @@ MESSAGE_END = "|"
 class ChatByteTokenizer(ByteTokenizer):
     """Writes a conversation as ``user:hi|assistant:``."""
 
-    def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         written = [f"{m['role']}:{m['content']}{MESSAGE_END}" for m in messages]
         return self.encode("".join([*written, "assistant:"]))
 
@@ -33,7 +33,7 @@ class ChatByteTokenizer(ByteTokenizer):
 class BaseModelTokenizer(ByteTokenizer):
     """Of a model without a chat template."""
 
-    def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         raise RequestError("this is a base model without a chat template, so it cannot chat")
 
 

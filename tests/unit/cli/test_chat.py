@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from pagemill.engine import LLMEngine
 from pagemill.errors import RequestError, RequestTooLargeError
 from pagemill.sampling_params import SamplingParams
 from tests.core_helpers import assert_idle
-from tests.unit.cli.conftest import Pagemill
+from tests.unit.cli.conftest import Pagemill, Terminal
 from tests.unit.cli.simulated import BaseModelTokenizer, ChatByteTokenizer, small_engine
 
 LETTERS = list(range(97, 123))
@@ -85,7 +86,10 @@ def test_a_pipe_is_answered_line_by_line_and_blank_lines_are_not_messages(
     with_input(monkeypatch, "hi\n\nagain\n/exit\nnever\n")
     result = pagemill("chat", "--max-tokens", "3", "--ignore-eos", "--top-k", "1")
     assert (result.code, result.err) == (0, "")
-    assert result.out.count("\n") >= 2
+    first, blank, second = result.out.splitlines()
+    assert first
+    assert blank == ""
+    assert second
 
 
 def test_a_line_that_does_not_fit_is_told_with_the_numbers_and_the_next_one_is_answered(
@@ -112,18 +116,28 @@ def test_commands_are_not_messages(
     assert engine.metrics.num_steps == 0
 
 
+def test_stats_are_of_the_last_answer(pagemill: Pagemill, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_input(monkeypatch, "/stats\n" + "x" * 20 + "\n/stats\n")
+    result = pagemill("chat", "--max-tokens", "4", "--ignore-eos")
+    nothing, answer = result.err.split("yet.\n")
+    assert "no answer" in nothing
+    # A step of the simulated engine takes about 10 ms; "user:x…x|assistant:" is 36 tokens.
+    assert "36 tokens of prompt, 4 of answer" in answer
+    assert re.search(r"first token after 0\.01 s, then 9\d\.\d tok/s", answer)
+    assert "KV cache: 3 of 64 blocks (4.7%)" in answer
+
+
+def test_once_with_nothing_to_say_is_refused(pagemill: Pagemill) -> None:
+    result = pagemill("chat", "--once", "")
+    assert (result.code, result.out) == (2, "")
+    assert "the message must be a text that is not empty" in result.err
+
+
 def test_once_answers_one_message(pagemill: Pagemill, engine: LLMEngine) -> None:
     result = pagemill("chat", "--once", "hi", "--system", "s", "--max-tokens", "3", "--ignore-eos")
     assert result.code == 0
     assert result.out
     assert engine.metrics.num_requests_finished["length"] == 1
-
-
-class Keyboard(io.StringIO):
-    """A terminal whose user types these lines, or does something else."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -139,7 +153,7 @@ def typed(
                 return event
             raise event
 
-        monkeypatch.setattr(sys, "stdin", Keyboard())
+        monkeypatch.setattr(sys, "stdin", Terminal())
         monkeypatch.setattr("builtins.input", read)
         result = pagemill("chat", "--max-tokens", "3", "--ignore-eos")
         return result.code, result.out, result.err

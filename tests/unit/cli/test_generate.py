@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from pagemill.cli.options import JSON_LINE_HELP
+from pagemill.cli.stats import print_stats
 from pagemill.engine import LLMEngine
+from pagemill.sampling_params import SamplingParams
 from tests.core_helpers import assert_idle
-from tests.unit.cli.conftest import Pagemill
+from tests.unit.cli.conftest import Outcome, Pagemill
+from tests.unit.cli.simulated import BaseModelTokenizer, small_engine
 
 HELLO = ("generate", "-p", "hello", "--max-tokens", "12", "--ignore-eos")
 
@@ -58,7 +68,18 @@ def test_samples_that_must_be_equal_are_pointed_out(pagemill: Pagemill) -> None:
     assert "the same answer" in result.err
 
 
-def test_a_prompts_file_is_answered_in_order_with_a_bar(pagemill: Pagemill, tmp_path: Path) -> None:
+@pytest.fixture
+def on_terminal(pagemill: Pagemill, monkeypatch: pytest.MonkeyPatch) -> Pagemill:
+    """Runs a command line whose standard error is a terminal."""
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        return pagemill(*arguments)
+
+    return call
+
+
+def test_a_prompts_file_is_answered_in_order(pagemill: Pagemill, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("first\nsecond\nthird\n")
     result = pagemill("generate", "--prompts-file", str(file), "--max-tokens", "4", "--ignore-eos")
@@ -66,10 +87,76 @@ def test_a_prompts_file_is_answered_in_order_with_a_bar(pagemill: Pagemill, tmp_
         result.out.index(f"[{i}/3] {word}\n")
         for i, word in enumerate(("first", "second", "third"), 1)
     ]
-    assert result.code == 0
+    assert (result.code, result.err) == (0, "")
     assert places == sorted(places)
+
+
+def test_a_prompts_file_has_a_bar_on_a_terminal(on_terminal: Pagemill, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("first\nsecond\nthird\n")
+    arguments = ("generate", "--prompts-file", str(file), "--max-tokens", "4", "--ignore-eos")
+    result = on_terminal(*arguments)
+    assert result.code == 0
     assert "3/3" in result.err
     assert "tok/s" in result.err
+
+
+def test_a_refused_prompt_is_told_by_its_line_and_without_a_bar(
+    on_terminal: Pagemill, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("first\n\n" + "x" * 1100 + "\n")
+    result = on_terminal("generate", "--prompts-file", str(file))
+    assert (result.code, result.out) == (2, "")
+    assert "requests:" not in result.err
+    assert "prompts.txt, line 3: a prompt of 1100 tokens" in result.err
+
+
+def test_a_refused_prompt_of_several_is_told_by_its_number(pagemill: Pagemill) -> None:
+    result = pagemill("generate", "-p", "a", "-p", "x" * 1100)
+    assert result.err.startswith("pagemill: error: prompt 2: a prompt of 1100 tokens")
+
+
+def test_chat_takes_each_prompt_as_a_users_message(pagemill: Pagemill) -> None:
+    result = pagemill(
+        *("generate", "--chat", "--system", "be kind", "-p", "hi", "-p", "you"),
+        *("--max-tokens", "2", "--ignore-eos", "--json"),
+    )
+    prompts = [bytes(answer["prompt_token_ids"]).decode() for answer in result.json]
+    assert prompts == ["system:be kind|user:hi|assistant:", "system:be kind|user:you|assistant:"]
+    assert result.json[0]["messages"][-1] == {"role": "user", "content": "hi"}
+
+
+def test_a_base_model_is_refused_a_chat_with_the_reason(
+    pagemill: Pagemill, engine: LLMEngine
+) -> None:
+    engine.tokenizer = BaseModelTokenizer()
+    result = pagemill("generate", "--chat", "-p", "hi")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("pagemill: error: this is a base model without a chat template")
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "message"),
+    [
+        ({"prompt": "a", "logprobs": 1}, [], "logprobs is shown with --json only"),
+        ({"prompt": "a", "prompt_logprobs": 0}, [], "prompt_logprobs is shown with --json only"),
+        ({"prompt": [1, 2]}, ["--echo"], "--echo repeats a text, but this is token ids"),
+        (
+            {"messages": [{"role": "user", "content": "a"}]},
+            ["--echo"],
+            "--echo repeats a text, but this is a conversation",
+        ),
+    ],
+)
+def test_what_a_line_asks_for_and_nobody_would_see_is_refused(
+    pagemill: Pagemill, tmp_path: Path, line: dict[str, Any], option: list[str], message: str
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "fine"}\n' + json.dumps(line))
+    result = pagemill("generate", "--prompts-file", str(file), *option)
+    assert (result.code, result.out) == (2, "")
+    assert f"prompts.jsonl, line 2: {message}" in result.err
 
 
 def test_json_of_a_prompts_file_is_one_line_a_prompt_and_nothing_else(
@@ -90,14 +177,41 @@ def test_stats_are_a_table_on_standard_error(pagemill: Pagemill) -> None:
         assert shown in result.err
 
 
-def test_stats_with_json_are_one_object_on_standard_error(pagemill: Pagemill) -> None:
-    result = pagemill(
-        "generate", "-p", "a", "--max-tokens", "5", "--ignore-eos", "--stats", "--json"
+def test_stats_with_json_are_one_object_on_standard_error_and_nothing_else(
+    on_terminal: Pagemill, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("a\n")
+    result = on_terminal(
+        *("generate", "--prompts-file", str(file), "--n", "2", "--max-tokens", "5"),
+        *("--ignore-eos", "--stats", "--json"),
     )
     assert len(result.json) == 1
-    stats = json.loads(result.err)
-    assert stats["num_generation_tokens"] == 5
+    _, stats_line = result.err.split("\r\x1b[K")  # after "loading …" was wiped
+    stats = json.loads(stats_line)
+    assert stats["num_generation_tokens"] == 10
     assert stats["ttft_seconds"]["count"] == 1
+
+
+def test_stats_fit_80_columns() -> None:
+    engine = small_engine()
+    metrics = engine.metrics
+    metrics.num_prompt_tokens = metrics.num_generation_tokens = 12_345_678
+    metrics.num_computed_tokens, metrics.num_steps = 123_456_789, 1_234_567
+    metrics.num_requests_finished = {"stop": 12_345, "length": 12_345, "abort": 12_345}
+    for distribution in (metrics.ttft_seconds, metrics.e2e_seconds, metrics.batch_tokens):
+        distribution.observe(1_234.5)
+    shown = {}
+    for width in (80, 200):
+        out = io.StringIO()
+        print_stats(metrics.stats(), Console(file=out, width=width))
+        shown[width] = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert shown[80] == shown[200]
+
+
+def test_the_help_names_every_field_of_a_json_line() -> None:
+    for field in dataclasses.fields(SamplingParams):
+        assert re.search(rf"\b{field.name}\b", JSON_LINE_HELP), field.name
 
 
 @pytest.mark.parametrize(
@@ -111,7 +225,10 @@ def test_stats_with_json_are_one_object_on_standard_error(pagemill: Pagemill) ->
         (("-p", "a", "--dtype", "float23"), "did you mean 'float32'"),
         (("-p", "a", "--logprobs", "2"), "add --json"),
         (("-p", "a", "--echo", "--json"), "--echo is for text"),
-        (("-p", ""), "prompt must hold at least one token"),
+        (("-p", ""), "the prompt must be a text that is not empty"),
+        (("--chat", "-p", ""), "the prompt must be a text that is not empty"),
+        (("-p", "a", "--system", "s"), "add --chat"),
+        (("--chat", "--echo", "-p", "a"), "--echo repeats a text"),
         (("-p", "a", "--max-tokns", "3"), "--max-tokens"),
         (("-p", "a", "--top-k", "many"), "--top-k"),
         (("--prompts-file", "/no/such/file"), "/no/such/file"),

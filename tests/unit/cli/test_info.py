@@ -87,6 +87,7 @@ def test_a_real_model_is_described_for_people(
     assert code == 0
     for shown in ("134.5M parameters", "Q4_1 x210, F32 x61, Q8_0 x1", "8,192 tokens", "45.0 KiB"):
         assert shown in out
+    assert out.count("threads") == 1
 
 
 def test_options_change_what_is_planned(smollm2_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import signal
 import subprocess
 import sys
@@ -52,8 +52,10 @@ def test_ctrl_c_while_generating_is_exit_code_130_and_no_traceback(more: tuple[s
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert time.monotonic() - asked < 3
-    assert (process.returncode, err) == (130, "")
+    told = "pagemill: interrupted: 0 of 2 answers are complete\n" if "-p" in more else ""
+    assert (process.returncode, err) == (130, told)
     assert out.endswith("\n")
+    assert ("[2/2] second\n" in out) == ("-p" in more)
     if "--json" in more:
         assert '"finish_reason": "abort"' in out
 
@@ -94,10 +96,27 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     process.stdin.close()
 
 
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", SIMULATED, *LONG], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", SIMULATED, *LONG],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 1
-    assert re.fullmatch(r"pagemill: error: .*No space left on device\n", done.stderr)
+    message = "cannot write to standard output: No space left on device"
+    assert done.stderr == f"pagemill: error: {message}\n"
+
+
+def test_info_of_a_model_that_leads_nowhere_imports_no_torch() -> None:
+    program = (
+        "import sys; from pagemill.cli.app import run\n"
+        "assert run(['info', 'nope']) == 1\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("pagemill: error: model 'nope' is no alias")

@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from pagemill.cli import defaults
-from pagemill.cli.prompts import Ask, from_file, from_options, make_jobs
+from pagemill.cli.prompts import (
+    Ask,
+    as_chats,
+    from_file,
+    from_options,
+    make_jobs,
+    render_chats,
+)
 from pagemill.errors import RequestError
+from tests.unit.cli.simulated import BaseModelTokenizer, ChatByteTokenizer
 
 
 def written(path: Path, content: str | bytes) -> str:
@@ -52,8 +60,12 @@ def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"\n\n", "holds no prompts"),
         (b"good\nbad \xff\n", r"line 2: is not UTF-8"),
         ('{"prompt": "a"}\nplain', "line 2: is not JSON"),
-        ('{"prompt": "a"}\n[1]', 'line 2: must be a JSON object with a "prompt"'),
-        ('{"text": "a"}', 'line 1: must be a JSON object with a "prompt"'),
+        ('{"prompt": "a"}\n[1]', 'line 2: must be a JSON object with either a "prompt" or'),
+        ('{"text": "a"}', 'line 1: must be a JSON object with either a "prompt" or'),
+        ('{"prompt": "a", "messages": []}', "line 1: must be a JSON object with either"),
+        ('{"messages": []}', "line 1: messages must be a list of at least one message"),
+        ('{"messages": [{"role": "user", "content": 7}]}', r"line 1: messages\[0\]\.content must"),
+        ('{"prompt": ""}', "line 1 must be a text that is not empty"),
         ('{"prompt": 7}', "line 1: prompt must be a text or token ids, got 7"),
         ('{"prompt": "\\ud800"}', "line 1 must be UTF-8 text"),
     ],
@@ -96,3 +108,52 @@ def test_only_a_length_that_nobody_gave_may_shrink() -> None:
 def test_a_prompt_that_is_no_text_is_refused() -> None:
     with pytest.raises(RequestError, match="prompt 2 must be UTF-8 text"):
         from_options(["fine", "\udcff"])
+
+
+def test_a_text_is_a_users_message_and_a_conversation_keeps_its_own_system_message(
+    tmp_path: Path,
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"prompt": "one"},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "two"}]}]},
+        {"messages": [{"role": "system", "content": "own"}, {"role": "user", "content": "3"}]},
+    ]
+    asks = as_chats(from_file(written(tmp_path, "\n".join(map(json.dumps, lines)))), "be kind")
+    jobs = render_chats(make_jobs(asks, {}), ChatByteTokenizer())
+    assert [bytes(job.prompt).decode() for job in jobs if not isinstance(job.prompt, str)] == [
+        "system:be kind|user:one|assistant:",
+        "system:be kind|user:two|assistant:",
+        "system:own|user:3|assistant:",
+    ]
+
+
+def test_messages_in_a_file_are_a_chat_without_being_told_and_prompts_are_not(
+    tmp_path: Path,
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"prompt": "one"},
+        {"messages": [{"role": "user", "content": "two"}]},
+    ]
+    asks = from_file(written(tmp_path, "\n".join(map(json.dumps, lines))))
+    plain, chat = render_chats(make_jobs(asks, {}), ChatByteTokenizer())
+    assert (plain.prompt, plain.messages) == ("one", None)
+    assert (chat.prompt, chat.messages) == (list(b"user:two|assistant:"), lines[1]["messages"])
+
+
+def test_token_ids_are_no_message(tmp_path: Path) -> None:
+    asks = from_file(written(tmp_path, '{"prompt": [1, 2]}'))
+    with pytest.raises(RequestError, match="line 1: token ids are no message"):
+        as_chats(asks, None)
+
+
+def test_who_cannot_chat_is_refused_with_the_reason() -> None:
+    jobs = make_jobs(as_chats(from_options(["a"]), None), {})
+    with pytest.raises(RequestError, match=r"^this is a base model without a chat template"):
+        render_chats(jobs, BaseModelTokenizer())
+    with pytest.raises(RequestError, match="no tokenizer"):
+        render_chats(jobs, None)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(RequestError, match="prompt 2 must be a text that is not empty"):
+        from_options(["a", ""])

@@ -42,17 +42,15 @@ def test_prompts_and_samples_are_answered_together(smollm2_path: Path) -> None:
     assert abs(sum(chosen) - completion["cumulative_logprob"]) < 1e-6
 
 
-def test_a_prompts_file_is_answered_under_a_bar(smollm2_path: Path, tmp_path: Path) -> None:
+def test_a_prompts_file_is_answered(smollm2_path: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     lines = [{"prompt": "The capital of France is", "max_tokens": 2}, {"prompt": "1, 2, 3, 4,"}]
     file.write_text("\n".join(map(json.dumps, lines)))
     result = pagemill(
         *("generate", "-m", str(smollm2_path), "--prompts-file", str(file), "--max-tokens", "5")
     )
-    assert result.code == 0
+    assert (result.code, result.err) == (0, "")
     assert result.out == ("[1/2] The capital of France is\n Paris.\n\n[2/2] 1, 2, 3, 4,\n 5, 6\n")
-    assert "2/2" in result.err
-    assert "tok/s" in result.err
 
 
 def test_chat_answers_through_a_pipe_and_remembers(smollm2_path: Path) -> None:
@@ -61,7 +59,7 @@ def test_chat_answers_through_a_pipe_and_remembers(smollm2_path: Path) -> None:
         typed="What is the capital of Japan?\n/reset\nWhat is the capital of Japan?\n",
     )
     assert result.code == 0
-    assert result.out == "The capital of Japan is Tokyo.\n" * 2
+    assert result.out == "The capital of Japan is Tokyo.\n\nThe capital of Japan is Tokyo.\n"
     assert "forgotten" in result.err
 
 

@@ -4,17 +4,16 @@ import io
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from pagemill.cli.streaming import Job
 from pagemill.cli.writers import JsonWriter, ProgressBar, TextWriter, printable
+from pagemill.interrupts import InterruptFlag
 from pagemill.outputs import CompletionOutput, FinishReason, RequestOutput
 from pagemill.request import RequestTimes
 from pagemill.sampling_params import SamplingParams
+from tests.unit.cli.conftest import Terminal
 from tests.unit.cli.simulated import small_engine
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def jobs(*prompts: str | list[int], n: int = 1) -> list[Job]:
@@ -107,13 +106,46 @@ def test_whole_answers_only_when_not_live() -> None:
     assert out.getvalue() == "a.\n"
 
 
-def test_an_interrupt_ends_the_live_answer_on_a_fresh_line_and_shows_no_other() -> None:
-    both, out = jobs("one", "two"), io.StringIO()
-    writer = TextWriter(both, out)
-    writer.update(output(both[0], ["fir"]))
-    writer.update(output(both[0], ["firs"], "abort"))
-    writer.update(output(both[1], ["sec"], "abort"))
-    assert out.getvalue() == "[1/2] one\nfirs\n"
+@pytest.mark.parametrize("live", [True, False])
+def test_an_interrupt_shows_each_answer_as_far_as_it_came(live: bool) -> None:
+    three, out = jobs("one", "two", "three"), io.StringIO()
+    writer = TextWriter(three, out, live=live)
+    writer.update(output(three[0], ["fir"]))
+    for job, text in zip(three, ("firs", "", "thi"), strict=True):
+        writer.update(output(job, [text], "abort"))
+    assert out.getvalue() == "[1/3] one\nfirs\n\n[3/3] three\nthi\n"
+
+
+def test_what_follows_ctrl_c_begins_on_a_fresh_line_of_the_terminal() -> None:
+    (job,) = jobs("x")
+    for rest, shown in ((" two", "one\n two\n"), ("", "one\n")):
+        terminal, pressed = Terminal(), InterruptFlag()
+        writer = TextWriter([job], terminal, interrupted=pressed)
+        writer.update(output(job, ["one"]))
+        pressed.requested = True
+        writer.update(output(job, ["one" + rest], "abort"))
+        writer.end_line()
+        assert terminal.getvalue() == shown
+    file = io.StringIO()
+    writer = TextWriter([job], file, interrupted=lambda: True)
+    writer.update(output(job, ["one"], "abort"))
+    assert file.getvalue() == "one\n"
+
+
+def test_a_conversation_is_headed_by_its_last_message_and_kept_in_its_json() -> None:
+    params = SamplingParams()
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi\nyou"}]
+    chat = Job("chat", [1, 2], params, messages=messages)
+    text, lines = io.StringIO(), io.StringIO()
+    for job in (two := [chat, *jobs("plain")]):
+        TextWriter(two, text).update(output(job, ["a."]))
+    writer = JsonWriter(two, lines)
+    for job in two:
+        writer.update(output(job, ["a."]))
+    assert text.getvalue().startswith("[1/2] hi you\n")
+    first, second = map(json.loads, lines.getvalue().splitlines())
+    assert (first["prompt"], first["messages"]) == (None, messages)
+    assert (second["prompt"], "messages" in second) == ("plain", False)
 
 
 def test_end_line_closes_a_line_that_was_cut_and_only_that() -> None:
@@ -165,8 +197,11 @@ def test_the_bar_counts_answers_and_not_what_was_aborted() -> None:
     both, bar_stream = jobs("one", "two"), io.StringIO()
     text = TextWriter(both, io.StringIO())
     bar = ProgressBar(text, len(both), small_engine().metrics, bar_stream)
+    assert bar_stream.getvalue() == ""
+    bar.open()
     bar.update(output(both[0], ["a."]))
     bar.update(output(both[1], ["b"], "abort"))
     bar.close()
     assert "1/2" in bar_stream.getvalue()
     assert "2/2" not in bar_stream.getvalue()
+    assert "req/s" in bar_stream.getvalue()
