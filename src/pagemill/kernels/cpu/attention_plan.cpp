@@ -85,8 +85,10 @@ int64_t attention_scratch_floats(int num_heads, const KvCache& cache) {
   const int64_t products = rows * heads_per_kv;
   // Queries, scores, outputs of a part and of all, two maxima and sums; then keys of an odd block
   // size, the part in float32, scales of keys and values.
-  return products * (cache.head_dim + kPartTokens + 2 * cache.padded_head_dim + 4) +
-         int64_t{kPartTokens} * (2 * cache.head_dim + cache.padded_head_dim + 2);
+  const int64_t of_products = cache.head_dim + kPartTokens + 2 * cache.padded_head_dim + 4;
+  const int64_t of_part = 2 * cache.head_dim + cache.padded_head_dim + 2;
+  const int64_t to_align = 64 / sizeof(float);
+  return products * of_products + kPartTokens * of_part + to_align;
 }
 
 }  // namespace pagemill
