@@ -37,8 +37,9 @@ class EngineConfig:
     tokenizer: str | None = None
     """A directory, a ``tokenizer.json`` or a ``.gguf`` file; None takes the model's own."""
     dtype: str = "auto"
-    """How weights are stored: ``float32``, ``bfloat16`` or ``float16``; arithmetic on the CPU is
-    float32 in any case. ``auto`` is float32."""
+    """How weights are stored: ``float32``, ``bfloat16`` or ``float16``, computed with in float32.
+    ``auto``: the 4- to 8-bit weights of a GGUF file as they are stored there, multiplied with
+    activations in 8 bits (native kernels only; PyTorch's dequantize them); others float32."""
     quantization: str | None = None
     """Not available yet: weights are quantized together with the native kernels."""
     device: str = "auto"
@@ -83,8 +84,7 @@ class EngineConfig:
     enforce_eager: bool | None = None
     """Not available yet: there is no captured graph to turn off."""
     deterministic: bool | None = None
-    """Not available yet: bit-exact results need kernels in which a row never sees its
-    batch-mates; PyTorch's matrix product may round differently from batch to batch."""
+    """Not available yet: a choice for GPUs. On the CPU the native kernels are deterministic."""
     seed: int = 0
     """Key of the random streams of requests that bring no seed of their own."""
     check_invariants: bool = False

@@ -13,10 +13,12 @@ import torch
 from pagemill import __version__, kernels
 from pagemill.assembly import configure_model, plan_pool, usable_processors
 from pagemill.config import EngineConfig
+from pagemill.kernels import native
 from pagemill.kvcache.manager import blocks_for_tokens
 from pagemill.kvcache.sizing import free_memory_bytes
 from pagemill.loading.aliases import ALIASES
 from pagemill.loading.loader import LoadedModel, load_model
+from pagemill.loading.weights import QuantizedSource
 from pagemill.model_config import ModelConfig
 from pagemill.rope_config import RopeConfig
 
@@ -28,13 +30,12 @@ _WEIGHT_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 def describe_environment(config: EngineConfig) -> Section:
     """What is the same for every model."""
     num_threads = config.num_threads or usable_processors()
-    torch.set_num_threads(num_threads)  # as an engine would, so that the kernels tell the truth
     return {
         "pagemill": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "torch": torch.__version__,
         "device": "cpu",
-        "kernels": kernels.description(),
+        "kernels": f"{kernels.description()}, {num_threads} threads",
         "num_threads": num_threads,
         "processors": os.cpu_count(),
         "free_memory_bytes": free_memory_bytes(),
@@ -90,14 +91,30 @@ def _rope(rope: RopeConfig | None) -> Section | None:
 
 def _weights(loaded: LoadedModel, config: EngineConfig) -> Section:
     weights = loaded.weights
-    num_values = sum(math.prod(weights.shape(name)) for name in weights.names())
     types = Counter(weights.stored_type(name) for name in weights.names())
     return {
         "stored_as": dict(types.most_common()),
         "stored_bytes": sum(path.stat().st_size for path in weights.files),
-        "dtype": "float32" if config.dtype == "auto" else config.dtype,
-        "memory_bytes": num_values * _WEIGHT_BYTES[config.dtype],
+        **_in_memory(loaded, config),
     }
+
+
+def _in_memory(loaded: LoadedModel, config: EngineConfig) -> Section:
+    """The dtype of the weights and what they take, once loaded."""
+    weights = loaded.weights
+    value_bytes = _WEIGHT_BYTES[config.dtype]
+    as_stored = config.dtype == "auto" and native.load() is not None
+    num_bytes, any_as_stored = 0, False
+    for name in weights.names():
+        rows = None
+        if as_stored and isinstance(weights, QuantizedSource):
+            rows = weights.quantized_rows(name)
+        any_as_stored |= rows is not None
+        num_bytes += (
+            math.prod(weights.shape(name)) * value_bytes if rows is None else len(rows.data)
+        )
+    dtype = "float32" if config.dtype == "auto" else config.dtype
+    return {"dtype": "as stored" if any_as_stored else dtype, "memory_bytes": num_bytes}
 
 
 def _pool(config: EngineConfig, model_config: ModelConfig, weight_bytes: int) -> Section:

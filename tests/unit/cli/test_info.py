@@ -11,6 +11,7 @@ from pagemill.cli.info_table import show_bytes
 from pagemill.cli.model_report import describe_model
 from pagemill.config import EngineConfig
 from pagemill.errors import ModelNotFoundError
+from pagemill.kernels import native
 
 
 def info(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -72,7 +73,13 @@ def test_a_real_model_is_described_from_its_header(
     assert model["num_parameters"] == 134_515_008
     assert model["has_chat_template"]
     assert weights["stored_as"] == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
-    assert weights["memory_bytes"] == 134_515_008 * 4
+    if native.load() is None:
+        assert (weights["dtype"], weights["memory_bytes"]) == ("float32", 134_515_008 * 4)
+    else:
+        assert weights["dtype"] == "as stored"
+        assert 0.95 < weights["memory_bytes"] / weights["stored_bytes"] < 1.0
+    _, out, _ = info(capsys, str(smollm2_path), "--dtype", "bfloat16", "--json")
+    assert json.loads(out)["weights"]["memory_bytes"] == 134_515_008 * 2
     assert pool["bytes_per_token"] == 2 * 30 * 3 * 64 * 4
     assert pool["block_bytes"] == 16 * pool["bytes_per_token"]
     assert (pool["num_blocks"], pool["num_tokens"]) == (100, 1600)

@@ -20,6 +20,8 @@ def test_generate_answers_the_readmes_question(smollm2_path: Path) -> None:
     question = ("-p", "The capital of France is", "--max-tokens", "8")
     result = pagemill("generate", "-m", str(smollm2_path), *question)
     assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(" Paris.")
+    result = pagemill("generate", "-m", str(smollm2_path), *question, "--dtype", "float32")
     assert result.out == " Paris.\n\nThe answer is:\n"
 
 
