@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from pagemill.batch import ModelRunner
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
+from pagemill.errors import ConfigError
 from pagemill.kernels import native
+from pagemill.kernels.native import NativeLibrary
+from pagemill.kernels.packing import Quantization
 from pagemill.kvcache.sizing import PoolSize, size_pool
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
 from pagemill.loading.weights import Packing, Weights
 from pagemill.model_config import ModelConfig
 from pagemill.models import build_model
-from pagemill.runner.native_runner import NativeRunner
+from pagemill.runner.native_runner import NativeRunner, native_block_bytes
 from pagemill.runner.torch_runner import TorchRunner
 
 _DTYPES = {
@@ -26,8 +30,7 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-KV_DTYPE_BYTES = 4
-"""Keys and values are kept in float32."""
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,10 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
     """
     num_threads = config.num_threads or usable_processors()
     torch.set_num_threads(num_threads)
+    library = native_library(config)
     loaded = load_model(config.model, config.tokenizer, progress=progress)
     model_config = configure_model(config, loaded)
-    library = native.load()
-    packing = None if library is None else Packing(config.dtype == "auto", num_threads)
+    packing = None if library is None else _packing(config, num_threads)
     weights = Weights(loaded.weights, _DTYPES[config.dtype], packing=packing, progress=progress)
     model = build_model(model_config, weights)
     pool = plan_pool(config, model_config)
@@ -72,6 +75,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
             library,
             num_kv_blocks=pool.num_blocks,
             block_size=config.block_size,
+            kv_dtype=_kv_dtype(config),
             max_num_batched_tokens=config.max_num_batched_tokens,
             num_threads=num_threads,
         )
@@ -105,23 +109,55 @@ def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:
     )
 
 
+def native_library(config: EngineConfig) -> NativeLibrary | None:
+    """The native kernels, or None if there are none and ``config`` can do without.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    library = native.load()
+    if library is None:
+        for name, value, without in (
+            ("quantization", config.quantization, None),
+            ("kv_cache_dtype", _kv_dtype(config), "float32"),
+            ("deterministic", config.deterministic, None),
+        ):
+            if value != without:
+                raise ConfigError(
+                    f"{name}={value!r} needs the native kernels, and there are none: "
+                    f"{native.unavailable_reason()}"
+                )
+    return library
+
+
 def plan_pool(
     config: EngineConfig, model_config: ModelConfig, *, free_bytes: int | None = None
 ) -> PoolSize:
     """The size of the KV pool on this machine; ``free_bytes`` None: as it is now."""
+    if native.load() is None:
+        block_bytes = model_config.kv_bytes_per_token(_FLOAT32_BYTES) * config.block_size
+    else:
+        block_bytes = native_block_bytes(model_config, config.block_size, _kv_dtype(config))
     return size_pool(
         config,
-        kv_bytes_per_token=model_config.kv_bytes_per_token(KV_DTYPE_BYTES),
+        block_bytes=block_bytes,
         max_model_len=model_config.max_model_len,
         free_bytes=free_bytes,
     )
 
 
+def _packing(config: EngineConfig, num_threads: int) -> Packing:
+    quantization = cast("Quantization | None", config.quantization)
+    return Packing(config.dtype == "auto", quantization, num_threads)
+
+
+def _kv_dtype(config: EngineConfig) -> str:
+    return "float32" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+
+
 def usable_processors() -> int:
-    """Processors that this process may run on, or OMP_NUM_THREADS if that is set."""
+    """Processors that this process may use, quotas counted; or OMP_NUM_THREADS if it is set."""
     asked_for = os.environ.get("OMP_NUM_THREADS", "")
     if asked_for.isdecimal() and int(asked_for) > 0:
         return int(asked_for)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return native.available_cpus()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "int8")
+QUANTIZATIONS = ("int8", "int4")
 POLICIES = ("fcfs", "priority")
 MAX_THREADS = 1024
 """With far more the OpenMP runtime ends the process instead of raising an error."""
@@ -41,7 +43,9 @@ class EngineConfig:
     ``auto``: the 4- to 8-bit weights of a GGUF file as they are stored there, multiplied with
     activations in 8 bits (native kernels only; PyTorch's dequantize them); others float32."""
     quantization: str | None = None
-    """Not available yet: weights are quantized together with the native kernels."""
+    """``int8`` or ``int4``: what float matrices become when they are loaded, in groups of 32
+    columns. What a GGUF file has quantized stays so under ``dtype="auto"``. Needs the native
+    kernels."""
     device: str = "auto"
     """``cpu`` (which is what ``auto`` means today)."""
     num_threads: int | None = None
@@ -59,7 +63,8 @@ class EngineConfig:
     """Bytes for the KV pool, or a text such as ``"2GiB"``; None: a share of the free memory, see
     `pagemill.kvcache.sizing`."""
     kv_cache_dtype: str = "auto"
-    """``float32`` (which is what ``auto`` means today)."""
+    """How keys and values are kept: ``float32`` (``auto``), or with the native kernels ``bfloat16``
+    or ``int8`` (a scale for each token and head)."""
     max_num_seqs: int = 256
     """Most sequences that hold KV blocks at once."""
     max_num_batched_tokens: int = 1024
@@ -84,7 +89,8 @@ class EngineConfig:
     enforce_eager: bool | None = None
     """Not available yet: there is no captured graph to turn off."""
     deterministic: bool | None = None
-    """Not available yet: a choice for GPUs. On the CPU the native kernels are deterministic."""
+    """True: refuse to run where the same bits cannot be promised, that is without the native
+    kernels. They are deterministic in any case."""
     seed: int = 0
     """Key of the random streams of requests that bring no seed of their own."""
     check_invariants: bool = False
@@ -94,7 +100,14 @@ class EngineConfig:
         self._refuse_what_is_not_there_yet()
         _choice("dtype", self.dtype, DTYPES)
         _choice("device", self.device, ("auto", "cpu"))
-        _choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "float32"))
+        _choice("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        if self.quantization is not None:
+            _choice("quantization", self.quantization, QUANTIZATIONS)
+        if self.deterministic not in (None, True):
+            raise ConfigError(
+                f"deterministic must be True or None, got {self.deterministic!r}; there is no "
+                f"faster mode that gives it up"
+            )
         _choice("preemption_mode", self.preemption_mode, ("recompute",))
         if isinstance(self.scheduling_policy, str):
             _choice("scheduling_policy", self.scheduling_policy, POLICIES)
@@ -140,7 +153,6 @@ class EngineConfig:
     def _refuse_what_is_not_there_yet(self) -> None:
         """Fields of features to come must keep their default (or a value that means the same)."""
         same_as_default = {
-            "quantization": (None, "none"),
             "enable_prefix_caching": (False,),
             "swap_space": (0,),
             "swap_path": (None,),
@@ -148,7 +160,6 @@ class EngineConfig:
             "tensor_parallel_size": (1,),
             "gpu_memory_utilization": (None,),
             "enforce_eager": (None,),
-            "deterministic": (None,),
         }
         for name, accepted in same_as_default.items():
             value = getattr(self, name)

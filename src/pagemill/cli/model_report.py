@@ -24,6 +24,7 @@ from pagemill.rope_config import RopeConfig
 
 Section = dict[str, Any]
 
+_QUANTIZED_BITS = {"int8": 8.5, "int4": 5.0}  # with the scales of groups of 32
 _WEIGHT_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -100,21 +101,26 @@ def _weights(loaded: LoadedModel, config: EngineConfig) -> Section:
 
 
 def _in_memory(loaded: LoadedModel, config: EngineConfig) -> Section:
-    """The dtype of the weights and what they take, once loaded."""
+    """What the weights are once loaded, and what they take."""
     weights = loaded.weights
-    value_bytes = _WEIGHT_BYTES[config.dtype]
     as_stored = config.dtype == "auto" and native.load() is not None
-    num_bytes, any_as_stored = 0, False
+    forms: set[str] = set()
+    num_bits = 0.0
     for name in weights.names():
+        shape = weights.shape(name)
         rows = None
         if as_stored and isinstance(weights, QuantizedSource):
             rows = weights.quantized_rows(name)
-        any_as_stored |= rows is not None
-        num_bytes += (
-            math.prod(weights.shape(name)) * value_bytes if rows is None else len(rows.data)
-        )
+        if rows is not None:
+            forms.add("as stored")
+            num_bits += 8 * len(rows.data)
+        elif config.quantization is not None and len(shape) == 2:
+            forms.add(config.quantization)
+            num_bits += math.prod(shape) * _QUANTIZED_BITS[config.quantization]
+        else:
+            num_bits += 8 * math.prod(shape) * _WEIGHT_BYTES[config.dtype]
     dtype = "float32" if config.dtype == "auto" else config.dtype
-    return {"dtype": "as stored" if any_as_stored else dtype, "memory_bytes": num_bytes}
+    return {"dtype": ", ".join(sorted(forms)) or dtype, "memory_bytes": round(num_bits / 8)}
 
 
 def _pool(config: EngineConfig, model_config: ModelConfig, weight_bytes: int) -> Section:

@@ -153,12 +153,14 @@ class EngineOptions:
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "tokenizer": "the model's own",
         "dtype": EngineConfig.dtype,
+        "quantization": "none",
         "num_threads": "the processors that it may use",
         "max_model_len": "what the model was trained for",
         "rope_scaling": "the model's own",
         "block_size": EngineConfig.block_size,
         "num_kv_blocks": "what --kv-cache-memory holds",
         "kv_cache_memory": "a share of the free memory",
+        "kv_cache_dtype": EngineConfig.kv_cache_dtype,
         "max_num_seqs": EngineConfig.max_num_seqs,
         "max_num_batched_tokens": EngineConfig.max_num_batched_tokens,
         "scheduling_policy": EngineConfig.scheduling_policy,
@@ -177,6 +179,10 @@ class EngineOptions:
         _engine(
             "--dtype", help="Of the weights: auto, float32, bfloat16 or float16.", metavar=NAME
         ),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        _engine("--quantization", help="What float weights become: int8 or int4.", metavar=NAME),
     ] = None
     num_threads: Annotated[
         int | None, _engine("--num-threads", help="Threads that compute.", metavar=INT)
@@ -204,6 +210,14 @@ class EngineOptions:
     kv_cache_memory: Annotated[
         str | None,
         _engine("--kv-cache-memory", help='Bytes of the KV pool, such as "2GiB".', metavar="SIZE"),
+    ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        _engine(
+            "--kv-cache-dtype",
+            help="Of keys and values: auto, float32, bfloat16 or int8.",
+            metavar=NAME,
+        ),
     ] = None
     max_num_seqs: Annotated[
         int | None,

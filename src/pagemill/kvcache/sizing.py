@@ -35,7 +35,7 @@ class PoolSize(NamedTuple):
 def size_pool(
     config: EngineConfig,
     *,
-    kv_bytes_per_token: int,
+    block_bytes: int,
     max_model_len: int,
     free_bytes: int | None = None,
 ) -> PoolSize:
@@ -43,14 +43,13 @@ def size_pool(
 
     Args:
         config: ``num_kv_blocks``, ``kv_cache_memory``, ``block_size`` and ``max_num_seqs`` count.
-        kv_bytes_per_token: keys and values of one token over all layers.
+        block_bytes: one block's keys and values over all layers.
         max_model_len: longest sequence, in tokens.
         free_bytes: free memory; None asks the machine.
 
     Raises:
         ConfigError: the memory holds not even one block, or what was asked for is not free.
     """
-    block_bytes = kv_bytes_per_token * config.block_size
     free_bytes = free_memory_bytes() if free_bytes is None else free_bytes
     if config.num_kv_blocks is not None:
         pool = PoolSize(config.num_kv_blocks, block_bytes, "num_kv_blocks")

@@ -74,6 +74,8 @@ class Packing(NamedTuple):
 
     as_stored: bool
     """Keep what the checkpoint has quantized; otherwise it becomes floats of the dtype."""
+    quantization: Quantization | None = None
+    """What becomes of float matrices."""
     num_threads: int = 1
 
 
@@ -132,6 +134,7 @@ class Weights:
                 in_size,
                 out_sizes,
                 as_stored=self._packing.as_stored,
+                quantization=self._packing.quantization,
                 num_threads=self._packing.num_threads,
             )
         sizes = zip(names, out_sizes, strict=True)
@@ -145,7 +148,11 @@ class Weights:
         tensor = self.take(name, (in_size, out_size)).T.contiguous()
         if self._packing is None:
             return tensor
-        return pack_rows([StoredRows.of_tensor(tensor)], num_threads=self._packing.num_threads)
+        return pack_rows(
+            [StoredRows.of_tensor(tensor)],
+            self._packing.quantization,
+            num_threads=self._packing.num_threads,
+        )
 
     def take_linear(
         self,

@@ -19,7 +19,22 @@ from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
 
-_FLOAT32 = 0
+_KV_TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}  # the library's numbers
+
+
+def native_block_bytes(config: ModelConfig, block_size: int, kv_dtype: str) -> int:
+    """Bytes of one block's keys and values over all layers."""
+    return config.num_layers * int(_layer_cache(config, 1, block_size, kv_dtype).block_bytes)
+
+
+def _layer_cache(
+    config: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str
+) -> KVCacheStruct:
+    """The layout of one layer's cache, without memory."""
+    cache = KVCacheStruct()
+    heads = (config.num_kv_heads, config.head_dim)
+    row_ops_library().pagemill_kv_cache(_KV_TYPES[kv_dtype], num_blocks, block_size, *heads, cache)
+    return cache
 
 
 class NativeKVPool:
@@ -29,14 +44,13 @@ class NativeKVPool:
     written to cost nothing.
     """
 
-    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str = "float32"
+    ) -> None:
         self._layers: list[KVCacheStruct] = []
         self._memory: list[npt.NDArray[np.uint8]] = []
         for _ in range(config.num_layers):
-            cache = KVCacheStruct()
-            row_ops_library().pagemill_kv_cache(
-                _FLOAT32, num_blocks, block_size, config.num_kv_heads, config.head_dim, cache
-            )
+            cache = _layer_cache(config, num_blocks, block_size, kv_dtype)
             memory = np.zeros(num_blocks * cache.block_bytes + 64, np.uint8)
             cache.blocks = -(-memory.ctypes.data // 64) * 64
             self._memory.append(memory)
@@ -67,6 +81,7 @@ class NativeRunner:
         library: the native library.
         num_kv_blocks: blocks in the pool.
         block_size: token slots in a block.
+        kv_dtype: ``float32``, ``bfloat16`` or ``int8``: how keys and values are kept.
         max_num_batched_tokens: the largest number of rows in a step.
         num_threads: that compute, the caller included.
     """
@@ -79,12 +94,13 @@ class NativeRunner:
         *,
         num_kv_blocks: int,
         block_size: int,
+        kv_dtype: str = "float32",
         max_num_batched_tokens: int,
         num_threads: int,
     ) -> None:
         self.vocab_size = config.vocab_size
         self._pool = ThreadPool(library, num_threads)
-        self._kv = NativeKVPool(config, num_kv_blocks, block_size)
+        self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
         self._rotations = model.rotations
         self._body = Recorder(self._pool, max_num_batched_tokens)
         hidden = model.forward(

@@ -22,9 +22,7 @@ def test_the_field_names_are_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("quantization", "int8"),
         ("device", "cuda"),
-        ("kv_cache_dtype", "int8"),
         ("enable_prefix_caching", True),
         ("preemption_mode", "swap"),
         ("swap_space", "4GiB"),
@@ -33,7 +31,6 @@ def test_the_field_names_are_the_published_ones() -> None:
         ("tensor_parallel_size", 2),
         ("gpu_memory_utilization", 0.9),
         ("enforce_eager", True),
-        ("deterministic", True),
         ("scheduling_policy", "deadline"),
     ],
 )
@@ -60,6 +57,9 @@ def test_what_this_version_lacks_is_refused_by_name_and_value(field: str, value:
         ("seed", -1),
         ("seed", 2**64),
         ("dtype", "float8"),
+        ("quantization", "int3"),
+        ("kv_cache_dtype", "float8"),
+        ("deterministic", False),
         ("model", ""),
         ("model", None),
         ("rope_scaling", "ntk"),

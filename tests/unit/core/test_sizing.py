@@ -12,7 +12,7 @@ KV_BYTES = 1000
 
 def test_the_pool_is_a_stated_share_of_free_memory() -> None:
     size = size_pool(
-        EngineConfig(), kv_bytes_per_token=KV_BYTES, max_model_len=10**6, free_bytes=10**9
+        EngineConfig(), block_bytes=16 * KV_BYTES, max_model_len=10**6, free_bytes=10**9
     )
     assert size.num_blocks == int(10**9 * DEFAULT_SHARE) // (16 * KV_BYTES)
     assert size.total_bytes <= 10**9 * DEFAULT_SHARE
@@ -21,22 +21,22 @@ def test_the_pool_is_a_stated_share_of_free_memory() -> None:
 
 def test_the_pool_is_no_larger_than_all_sequences_can_use() -> None:
     config = EngineConfig(max_num_seqs=3)
-    size = size_pool(config, kv_bytes_per_token=1, max_model_len=100, free_bytes=2**40)
+    size = size_pool(config, block_bytes=16, max_model_len=100, free_bytes=2**40)
     assert size.num_blocks == 3 * 7
     assert "max_num_seqs=3" in size.reason
 
 
 def test_num_kv_blocks_and_kv_cache_memory_decide_when_given() -> None:
-    exact = size_pool(EngineConfig(num_kv_blocks=5), kv_bytes_per_token=1, max_model_len=9)
+    exact = size_pool(EngineConfig(num_kv_blocks=5), block_bytes=16, max_model_len=9)
     assert exact.num_blocks == 5
     config = EngineConfig(kv_cache_memory="1MB")
-    assert size_pool(config, kv_bytes_per_token=KV_BYTES, max_model_len=10**6).num_blocks == 62
+    assert size_pool(config, block_bytes=16 * KV_BYTES, max_model_len=10**6).num_blocks == 62
 
 
 def test_memory_for_less_than_one_block_is_refused_with_both_sizes() -> None:
     config = EngineConfig(kv_cache_memory=15_999)
     with pytest.raises(ConfigError, match=r"15999 bytes.*takes 16000"):
-        size_pool(config, kv_bytes_per_token=KV_BYTES, max_model_len=100)
+        size_pool(config, block_bytes=16 * KV_BYTES, max_model_len=100)
 
 
 def machine(tmp_path: Path, files: dict[str, str]) -> tuple[Path, Path]:
@@ -82,4 +82,4 @@ def test_this_machine_has_some_free_memory() -> None:
 def test_more_memory_than_is_free_is_refused_with_both_sizes() -> None:
     for config in (EngineConfig(kv_cache_memory="3GiB"), EngineConfig(num_kv_blocks=3 * 2**16)):
         with pytest.raises(ConfigError, match=r"3\.0 GiB.*2\.0 GiB"):
-            size_pool(config, kv_bytes_per_token=1024, max_model_len=10**6, free_bytes=2**31)
+            size_pool(config, block_bytes=16 * 1024, max_model_len=10**6, free_bytes=2**31)

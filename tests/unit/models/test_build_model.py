@@ -159,7 +159,7 @@ def test_logits_are_made_a_few_rows_at_a_time_with_the_same_result(
     monkeypatch.setattr(model, "compute_logits", counted)
     results = []
     for rows in (256, 16):
-        monkeypatch.setattr("pagemill.runner.torch_runner.LOGITS_ROWS", rows)
+        monkeypatch.setattr("pagemill.runner.logits_pieces.LOGITS_ROWS", rows)
         runner = TorchRunner(model, CONFIG, num_kv_blocks=10, block_size=4)
         results.append(runner.execute(batch))
     assert num_rows == [40, 16, 16, 8]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pagemill import (
@@ -20,6 +21,8 @@ from pagemill import (
     RequestTooLargeError,
     SamplingParams,
 )
+from pagemill.kernels import native
+from pagemill.runner.torch_runner import TorchRunner
 from tests.core_helpers import assert_idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
@@ -213,3 +216,59 @@ def test_threads_that_share_a_model_take_turns(llm: LLM) -> None:
     for thread in threads:
         thread.join(60)
     assert [results["ab"], results["cd"]] == expected
+
+
+@pytest.mark.skipif(native.load() is None, reason="no native library")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantization": "int8"},
+        {"quantization": "int4"},
+        {"kv_cache_dtype": "bfloat16"},
+        {"kv_cache_dtype": "int8", "quantization": "int8"},
+        {"deterministic": True},
+    ],
+    ids=str,
+)
+def test_narrower_weights_and_caches_change_log_probabilities_a_little(
+    tiny_model: Path, llm: LLM, options: dict[str, Any]
+) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    prompt = list(range(40, 90))
+
+    def scores(model: LLM) -> list[float]:
+        (output,) = model.generate(prompt, params, use_tqdm=False)
+        assert output.prompt_logprobs is not None
+        pairs = zip(prompt[1:], output.prompt_logprobs[1:], strict=True)
+        return [at[token_id].logprob for token_id, at in pairs if at is not None]
+
+    with LLM(str(tiny_model), num_kv_blocks=32, num_threads=1, **options) as other:
+        difference = np.abs(np.array(scores(other)) - np.array(scores(llm)))
+    if "deterministic" in options:
+        assert difference.max() == 0
+    else:
+        # Random weights amplify rounding far more than trained ones.
+        bound = {"int8": 0.3, "int4": 2.0, None: 0.05}[options.get("quantization")]
+        assert 0 < difference.mean() < bound
+
+
+@pytest.mark.skipif(native.load() is None, reason="no native library")
+def test_a_narrower_cache_holds_more_blocks_in_the_same_memory(tiny_model: Path) -> None:
+    blocks = {}
+    for kv_cache_dtype in ("float32", "bfloat16", "int8"):
+        options = {"kv_cache_dtype": kv_cache_dtype, "kv_cache_memory": "256KiB"}
+        with LLM(str(tiny_model), num_threads=1, **options) as model:
+            blocks[kv_cache_dtype] = model.engine.kv.num_blocks
+    assert blocks["float32"] < blocks["bfloat16"] < blocks["int8"]
+
+
+def test_what_needs_native_kernels_is_refused_without_them(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_load", lambda: (None, "no compiler"))
+    for options in ({"quantization": "int8"}, {"kv_cache_dtype": "int8"}, {"deterministic": True}):
+        with pytest.raises(ConfigError, match=r"needs the native kernels.*no compiler"):
+            LLM(str(tiny_model), **options)
+    with LLM(str(tiny_model), num_kv_blocks=8) as model:
+        assert isinstance(model.engine.runner, TorchRunner)
+        assert len(model.generate("ab", GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 6
