@@ -36,6 +36,7 @@ class QuantizedRowsStruct(ctypes.Structure):
         ("q", _ADDRESS),
         ("scales", _ADDRESS),
         ("sums", _ADDRESS),
+        ("totals", _ADDRESS),
         ("padded_cols", _INT),
     ]
 

@@ -12,6 +12,7 @@ the recording may write there. That is safe because ops are replayed in the orde
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -89,9 +90,10 @@ class Rows:
                 take(padded, np.int8),
                 take(padded // 32, np.float32),
                 take(padded // 16, np.int32),
+                take(padded // 32, np.float32),
             ]
             addresses = [buffer.ctypes.data for buffer in buffers]
-            self.recorder.quantize(self, padded, *addresses)
+            self.recorder.quantize(self, padded, addresses)
             self._quantized = QuantizedRowsStruct(*addresses, padded)
             self._quantized_buffers = buffers
         return self._quantized
@@ -277,9 +279,9 @@ class Recorder:
         self._library.pagemill_record_add(self._program, args, a.count)
         return out
 
-    def quantize(self, x: Rows, padded: int, q: int, scales: int, sums: int) -> None:
-        """``x`` in 8 bits, into the buffers at the addresses given."""
-        args = QuantizeRowsStruct(x.address, x.width, x.width, padded, q, scales, sums)
+    def quantize(self, x: Rows, padded: int, addresses: Sequence[int]) -> None:
+        """``x`` in 8 bits, into the four buffers of `QuantizeRowsStruct`."""
+        args = QuantizeRowsStruct(x.address, x.width, x.width, padded, *addresses)
         self._library.pagemill_record_quantize_rows(self._program, args, x.count)
 
     def rotary_write(

@@ -174,6 +174,7 @@ class QuantizeRowsStruct(ctypes.Structure):
         ("q", _ADDRESS),
         ("scales", _ADDRESS),
         ("sums", _ADDRESS),
+        ("totals", _ADDRESS),
     ]
 
 

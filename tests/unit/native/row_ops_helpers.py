@@ -100,17 +100,19 @@ def embedding(
     return out
 
 
-def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Integers, scales, sums of 16, scaled sums of 32."""
     num_rows, size = x.shape
     padded = -(-size // 32) * 32
     q = torch.full((num_rows, padded), 99, dtype=torch.int8)
     scales = torch.full((num_rows, padded // 32), torch.nan)
     sums = torch.full((num_rows, padded // 16), 99, dtype=torch.int32)
-    args = structs.QuantizeRowsStruct(
-        x.data_ptr(), size, size, padded, q.data_ptr(), scales.data_ptr(), sums.data_ptr()
-    )
+    totals = torch.full((num_rows, padded // 32), torch.nan)
+    parts = (q, scales, sums, totals)
+    addresses = [part.data_ptr() for part in parts]
+    args = structs.QuantizeRowsStruct(x.data_ptr(), size, size, padded, *addresses)
     call("pagemill_quantize_rows", args, num_rows)
-    return q, scales, sums
+    return parts
 
 
 def vocab_summaries(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -13,9 +13,10 @@ namespace pagemill {
 
 // Rows of activations in 8 bits: x is about scale * q, one scale for each group of 32 columns.
 struct QuantizedRows {
-  const int8_t* q;         // [rows, padded_cols], -127 to 127
-  const float* scales;     // [rows, padded_cols / 32]
-  const int32_t* sums;     // [rows, padded_cols / 16], sum of q
+  const int8_t* q;      // [rows, padded_cols], -127 to 127
+  const float* scales;  // [rows, padded_cols / 32]
+  const int32_t* sums;  // [rows, padded_cols / 16], sum of q
+  const float* totals;  // [rows, padded_cols / 32], scale times the group's sum of q
   int padded_cols;
 };
 
@@ -33,7 +34,7 @@ struct Tile {
 using LinearQuantized = void (*)(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
                                  Epilogue epilogue, float* out, int64_t out_stride);
 
-using LinearFloat = void (*)(const FloatWeight& weight, const float* x, int64_t x_stride,
-                             Tile tile, Epilogue epilogue, float* out, int64_t out_stride);
+using LinearFloat = void (*)(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
+                             Epilogue epilogue, float* out, int64_t out_stride);
 
 }  // namespace pagemill

@@ -57,8 +57,12 @@ class EmbeddingOp : public Op {
  public:
   EmbeddingOp(const LinearSegment& table, bool by_position, float scale, bool accumulate,
               float* out, int64_t out_stride)
-      : table_(table), by_position_(by_position), scale_(scale), accumulate_(accumulate),
-        out_(out), out_stride_(out_stride),
+      : table_(table),
+        by_position_(by_position),
+        scale_(scale),
+        accumulate_(accumulate),
+        out_(out),
+        out_stride_(out_stride),
         num_cols_(table.packed ? table.packed->num_cols : table.floats->num_cols) {}
 
   void run(const Step& step, float*, Program& program) override {
@@ -147,7 +151,8 @@ class LinearOp : public Op {
                               Program& program) {
     const int by_threads = num_panels / (program.pool().num_threads() * kChunksPerThread);
     const int by_bytes =
-        num_rows > 1 ? 2 : static_cast<int>(kChunkBytes / std::max<int64_t>(1, panel_bytes(segment)));
+        num_rows > 1 ? 2
+                     : static_cast<int>(kChunkBytes / std::max<int64_t>(1, panel_bytes(segment)));
     const int panels = std::max({1, by_threads, by_bytes});
     return num_rows > 1 ? (panels + 1) / 2 * 2 : panels;
   }

@@ -1,5 +1,5 @@
-// The C interface of recorded programs, for ctypes. Structures are copied when they are recorded; what
-// they point at must live as long as the program.
+// The C interface of recorded programs, for ctypes. Structures are copied when they are recorded;
+// what they point at must live as long as the program.
 
 #include "api.hpp"
 #include "program.hpp"
@@ -48,9 +48,8 @@ PAGEMILL_EXPORT void pagemill_record_quantize_rows(void* program, const Quantize
 }
 
 PAGEMILL_EXPORT void pagemill_record_embedding(void* program, const LinearSegment* table,
-                                               int32_t by_position, float scale,
-                                               int32_t accumulate, float* out,
-                                               int64_t out_stride) {
+                                               int32_t by_position, float scale, int32_t accumulate,
+                                               float* out, int64_t out_stride) {
   program_of(program).add_embedding(*table, by_position != 0, scale, accumulate != 0, out,
                                     out_stride);
 }

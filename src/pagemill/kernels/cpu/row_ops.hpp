@@ -103,6 +103,7 @@ struct QuantizeRows {
   int8_t* q;            // [rows, padded_cols]
   float* scales;        // [rows, padded_cols / 32]
   int32_t* sums;        // [rows, padded_cols / 16] of q
+  float* totals;        // [rows, padded_cols / 32], scale times the sum of the group's q
 };
 
 // What a chunk of kVocabChunk logits says about the whole: see vocab_stats.
