@@ -136,8 +136,7 @@ class Admission:
                 )
             return params.max_tokens
         kv = self._scheduler.kv
-        # One more than the pool's slots: the last token generated is never computed.
-        limit = min(limit, kv.num_blocks * kv.block_size + 1)
+        limit = min(limit, kv.max_sequence_tokens)
         if num_prompt_tokens >= limit:
             raise RequestTooLargeError(
                 f"a prompt of {num_prompt_tokens} tokens leaves no room for output: the context "

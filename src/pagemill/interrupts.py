@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -34,12 +33,7 @@ class InterruptFlag:
             signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._entered:
             signal.signal(signal.SIGINT, self._previous)  # type: ignore[arg-type]
 

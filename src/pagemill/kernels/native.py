@@ -14,13 +14,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_char_p, c_int32, c_void_p
 from pathlib import Path
 
 from pagemill.errors import ConfigError, EngineError
 
-ABI_VERSION = 2  # kAbiVersion of cpu/api.hpp
+ABI_VERSION = 3  # kAbiVersion of cpu/api.hpp
 
 # Every function of cpu/api.hpp: result, then arguments. Other modules declare what they call.
 _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
@@ -32,6 +32,16 @@ _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
+def declare(
+    library: ctypes.CDLL, signatures: Mapping[str, tuple[type | None, Sequence[object]]]
+) -> ctypes.CDLL:
+    """Tell ctypes the result and the arguments of functions of ``library``, which is returned."""
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, list(arguments)
+    return library
+
+
 class NativeLibrary:
     """The loaded library; `load` is how to get it."""
 
@@ -40,10 +50,7 @@ class NativeLibrary:
         self.functions = ctypes.CDLL(str(path))
         """The library's functions, with typed prototypes."""
         self._check_abi_version()
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(self.functions, name)
-            function.restype = result
-            function.argtypes = arguments
+        declare(self.functions, _PROTOTYPES)
 
     def _check_abi_version(self) -> None:
         try:

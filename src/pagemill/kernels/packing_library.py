@@ -62,8 +62,4 @@ _SIGNATURES: Final = {
 @cache
 def packing_library() -> ctypes.CDLL:
     """The native library, its packing functions declared."""
-    library = native.library()
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return native.declare(native.library(), _SIGNATURES)

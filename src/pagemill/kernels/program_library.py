@@ -55,7 +55,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, list[type]]]] = {
     "pagemill_record_quantize_rows": (None, [_ADDRESS, _pointer(QuantizeRowsStruct), _INT]),
     "pagemill_record_embedding": (
         None,
-        [_ADDRESS, _pointer(LinearSegmentStruct), _INT, _FLOAT, _INT, _ADDRESS, _LONG],
+        [_ADDRESS, _pointer(LinearSegmentStruct), _INT, _FLOAT, _ADDRESS, _LONG],
     ),
     "pagemill_record_rotary_write": (None, [_ADDRESS, _pointer(RotaryWriteStruct)]),
     "pagemill_record_attention": (None, [_ADDRESS, _pointer(AttentionStruct)]),
@@ -85,8 +85,4 @@ _SIGNATURES: Final[dict[str, tuple[type | None, list[type]]]] = {
 @cache
 def program_library() -> ctypes.CDLL:
     """The native library, its program functions declared."""
-    library = native.library()
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return native.declare(native.library(), _SIGNATURES)

@@ -183,7 +183,7 @@ class Recorder:
         assert len(weight.segments) == 1, "a table is one tensor"
         segments, by_position = self.segments(weight), ids.is_positions
         self._library.pagemill_record_embedding(
-            self._program, segments, by_position, scale, False, out.address, out.width
+            self._program, segments, by_position, scale, out.address, out.width
         )
         return out
 

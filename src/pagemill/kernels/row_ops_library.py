@@ -221,8 +221,5 @@ _SIGNATURES: Final = {
 @cache
 def row_ops_library() -> ctypes.CDLL:
     """The native library, these functions declared; none returns anything."""
-    library = native.library()
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = None, arguments
-    return library
+    signatures = {name: (None, arguments) for name, arguments in _SIGNATURES.items()}
+    return native.declare(native.library(), signatures)

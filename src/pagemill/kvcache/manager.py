@@ -51,6 +51,11 @@ class KVCacheManager:
         """
         return self.blocks_needed_at_most(num_prompt_tokens, max_tokens) <= self.num_blocks
 
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Longest prompt + output that `fits_ever`: one more than the pool has slots."""
+        return self.num_blocks * self.block_size + 1
+
     def blocks_needed_at_most(self, num_prompt_tokens: int, max_tokens: int) -> int:
         """Blocks that a sequence holds at its longest."""
         return blocks_for_tokens(num_prompt_tokens + max(max_tokens - 1, 0), self.block_size)

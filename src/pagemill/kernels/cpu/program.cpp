@@ -18,19 +18,13 @@ int64_t count_rows(RowCount rows, const Step& step) {
   return rows == RowCount::kTokens ? step.num_tokens : step.num_logits;
 }
 
-int64_t cols_of(const Norm& args) { return args.num_cols; }
-int64_t cols_of(const Activation& args) { return args.num_cols; }
-int64_t cols_of(const Add& args) { return args.num_cols; }
-int64_t cols_of(const ScaleCap& args) { return args.num_cols; }
-int64_t cols_of(const QuantizeRows& args) { return args.num_cols; }
-
 template <class Args>
 class RowsOp : public Op {
  public:
   RowsOp(RowOp<Args> RowKernels::* kernel, const Args& args, RowCount rows)
       : kernel_(kernel), args_(args), rows_(rows) {}
   void run(const Step& step, float*, Program& program) override {
-    program.run_rows(current_isa().rows.*kernel_, args_, count_rows(rows_, step), cols_of(args_));
+    program.run_rows(current_isa().rows.*kernel_, args_, count_rows(rows_, step), args_.num_cols);
   }
 
  private:
@@ -55,12 +49,11 @@ class RotaryWriteOp : public Op {
 
 class EmbeddingOp : public Op {
  public:
-  EmbeddingOp(const LinearSegment& table, bool by_position, float scale, bool accumulate,
-              float* out, int64_t out_stride)
+  EmbeddingOp(const LinearSegment& table, bool by_position, float scale, float* out,
+              int64_t out_stride)
       : table_(table),
         by_position_(by_position),
         scale_(scale),
-        accumulate_(accumulate),
         out_(out),
         out_stride_(out_stride),
         num_cols_(table.packed ? table.packed->num_cols : table.floats->num_cols) {}
@@ -81,14 +74,13 @@ class EmbeddingOp : public Op {
       dequantize_row(*table_.floats, id, found.data());
     }
     for (int i = 0; i < num_cols_; ++i) {
-      out[i] = found[i] * scale_ + (accumulate_ ? out[i] : 0.0f);
+      out[i] = found[i] * scale_;
     }
   }
 
   LinearSegment table_;
   bool by_position_;
   float scale_;
-  bool accumulate_;
   float* out_;
   int64_t out_stride_;
   int num_cols_;
@@ -230,10 +222,9 @@ template void Program::add_row_op(RowOp<Activation> RowKernels::*, const Activat
 template void Program::add_row_op(RowOp<Add> RowKernels::*, const Add&, RowCount);
 template void Program::add_row_op(RowOp<QuantizeRows> RowKernels::*, const QuantizeRows&, RowCount);
 
-void Program::add_embedding(const LinearSegment& table, bool by_position, float scale,
-                            bool accumulate, float* out, int64_t out_stride) {
-  ops_.push_back(
-      std::make_unique<EmbeddingOp>(table, by_position, scale, accumulate, out, out_stride));
+void Program::add_embedding(const LinearSegment& table, bool by_position, float scale, float* out,
+                            int64_t out_stride) {
+  ops_.push_back(std::make_unique<EmbeddingOp>(table, by_position, scale, out, out_stride));
 }
 
 void Program::add_rotary_write(const RotaryWrite& args) {

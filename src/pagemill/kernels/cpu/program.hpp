@@ -53,9 +53,9 @@ class Program {
 
   template <class Args>
   void add_row_op(RowOp<Args> RowKernels::* kernel, const Args& args, RowCount rows);
-  // Rows of a table, by token id or by position, times scale; added to out if accumulate.
-  void add_embedding(const LinearSegment& table, bool by_position, float scale, bool accumulate,
-                     float* out, int64_t out_stride);
+  // Rows of a table, by token id or by position, times scale.
+  void add_embedding(const LinearSegment& table, bool by_position, float scale, float* out,
+                     int64_t out_stride);
   // Positions and slots are those of the step.
   void add_rotary_write(const RotaryWrite& args);
   void add_attention(const Attention& args, const AttentionShape& shape);

@@ -48,10 +48,9 @@ PAGEMILL_EXPORT void pagemill_record_quantize_rows(void* program, const Quantize
 }
 
 PAGEMILL_EXPORT void pagemill_record_embedding(void* program, const LinearSegment* table,
-                                               int32_t by_position, float scale, int32_t accumulate,
-                                               float* out, int64_t out_stride) {
-  program_of(program).add_embedding(*table, by_position != 0, scale, accumulate != 0, out,
-                                    out_stride);
+                                               int32_t by_position, float scale, float* out,
+                                               int64_t out_stride) {
+  program_of(program).add_embedding(*table, by_position != 0, scale, out, out_stride);
 }
 
 PAGEMILL_EXPORT void pagemill_record_rotary_write(void* program, const RotaryWrite* args) {
