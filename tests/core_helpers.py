@@ -40,9 +40,15 @@ def simulated_engine(
     max_model_len: int = 1024,
     vocab_size: int = 1000,
     tokenizer: ByteTokenizer | None = None,
+    num_swap_slots: int = 0,
     **config: object,
 ) -> LLMEngine:
-    """An engine on the simulated runner, audited after every step."""
+    """An engine on the simulated runner, audited after every step.
+
+    With swap slots it swaps unless told otherwise; a block counts as one byte.
+    """
+    if num_swap_slots:
+        config = {"preemption_mode": "swap", "swap_space": num_swap_slots} | config
     clock = VirtualClock()
     if tokenizer is not None:
         vocab_size = tokenizer.vocab_size
@@ -51,12 +57,14 @@ def simulated_engine(
         SimulatedRunner(
             num_kv_blocks=num_kv_blocks,
             block_size=block_size,
+            num_swap_slots=num_swap_slots,
             vocab_size=vocab_size,
             clock=clock,
         ),
         tokenizer,
         num_kv_blocks=num_kv_blocks,
         max_model_len=max_model_len,
+        num_swap_slots=num_swap_slots,
         clock=clock,
     )
 
@@ -77,6 +85,7 @@ def assert_idle(engine: LLMEngine) -> None:
     """An idle engine holds nothing."""
     engine.audit()
     assert engine.kv.num_free_blocks == engine.kv.num_blocks
+    assert engine.kv.num_swapped_blocks == 0
     assert len(engine.scheduler.running) == len(engine.scheduler.waiting) == 0
 
 

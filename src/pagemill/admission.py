@@ -56,11 +56,14 @@ class Admission:
         prompt: str | SequenceOf[int],
         params: SamplingParams,
         priority: int,
+        cache_salt: str | None,
         now: float,
     ) -> Request:
         """Build the request with its sequences, or raise `RequestError` and change nothing."""
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidParameterError("priority", priority, "must be an integer")
+        if not isinstance(cache_salt, str | None):
+            raise InvalidParameterError("cache_salt", cache_salt, "must be a text")
         if not isinstance(params, SamplingParams):
             raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
         self._scheduler.policy.check(priority)
@@ -75,6 +78,7 @@ class Admission:
             end_token_ids=self._end_token_ids(params),
             priority=priority,
             times=RequestTimes(now),
+            cache_salt=cache_salt,
             prompt_logprobs=None if params.prompt_logprobs is None else [None],
         )
         self._scheduler.check_fits_ever(request)
@@ -172,6 +176,7 @@ class Admission:
                     seed=derive_seed(seed, index),
                     detokenizer=self._detokenizer(params, stop),
                     token_ids=list(request.prompt_token_ids),
+                    blocks=self._scheduler.kv.new_sequence(request.cache_salt),
                 )
             )
             self._next_seq_id += 1

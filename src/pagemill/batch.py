@@ -10,7 +10,7 @@ feeds, and a runner does not know why a token was scheduled.
     slot_mapping    [ 32   33   34   35          | 116         |  85 ]        block_size = 16
     query_start_loc [  0                            4             5      6 ]  B + 1 = 4
     context_lens    [  4                           21             6 ]
-    block_tables    [[2, 0], [3, 7], [5, 0]]    (B, max_blocks), padded with 0
+    block_tables    [[2, 0], [3, 7], [5, 0]]    (B, max_blocks)
     logits_indices  [4, 5]                      A's prompt is not done: nothing to sample there
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +28,25 @@ if TYPE_CHECKING:
     from pagemill.sampling_params import SamplingParams
 
 IntArray = npt.NDArray[np.int64]
+
+
+class MoveKind(IntEnum):
+    """Where the content of a block goes."""
+
+    COPY = 0
+    """From a block of the pool to another."""
+    SWAP_OUT = 1
+    """From a block of the pool to a swap slot."""
+    SWAP_IN = 2
+    """From a swap slot to a block of the pool."""
+
+
+class BlockMove(NamedTuple):
+    """Bring the keys and values of a whole block, in all layers, somewhere else."""
+
+    kind: MoveKind
+    source: int
+    target: int
 
 
 @dataclass(slots=True)
@@ -85,14 +105,17 @@ class SampledToken(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """One step's work. All arrays are int64; see the module's picture."""
+    """One step's work. All arrays are int64, C-contiguous, and valid until the next step is
+    built; see the module's picture.
+    """
 
     token_ids: IntArray  # [T] written by the engine, read by the embedding
     positions: IntArray  # [T] position of each token in its own sequence
     slot_mapping: IntArray  # [T] where the token's key and value go: block_id * block_size + offset
     query_start_loc: IntArray  # [B + 1] rows of sequence b: query_start_loc[b] to [b + 1]
     context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
-    block_tables: IntArray  # [B, max_blocks] physical block of each logical block; padded with 0
+    block_tables: IntArray  # [B, max_blocks] physical block of each logical block; what is beyond
+    # a sequence's context means nothing
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
     sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
     scoring: list[ScoringTask] = field(default_factory=list)  # by ascending logits_row
@@ -119,11 +142,15 @@ class StepResult:
 class ModelRunner(Protocol):
     """Computes one batch: writes the KV of its tokens, then samples and scores.
 
-    A runner owns the KV pool of ``num_kv_blocks * block_size`` slots; the core only hands out
-    block ids. `execute` must compute each row from that row's own sequence alone.
+    A runner owns the KV pool of ``num_kv_blocks * block_size`` slots, and the swap slots; the core
+    only hands out their numbers. `execute` must compute each row from that row's own sequence alone.
     """
 
     vocab_size: int
+
+    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
+        """Make ``moves``, as if one after another in this order."""
+        ...
 
     def execute(self, batch: Batch) -> StepResult:
         """Run one step. Reads and writes only slots named by the batch."""

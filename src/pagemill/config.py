@@ -21,6 +21,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "int8")
 QUANTIZATIONS = ("int8", "int4")
 POLICIES = ("fcfs", "priority")
+PREEMPTION_MODES = ("auto", "swap", "recompute")
 MAX_THREADS = 1024
 """With far more the OpenMP runtime ends the process instead of raising an error."""
 MAX_KV_BLOCKS = 2**31 - 1
@@ -72,14 +73,20 @@ class EngineConfig:
     running sequences, so that a step can always give each of them a token."""
     scheduling_policy: str | SchedulingPolicy = "fcfs"
     """``fcfs``, ``priority``, or an object of yours that follows `SchedulingPolicy`."""
-    enable_prefix_caching: bool = False
-    """Not available yet."""
-    preemption_mode: str = "recompute"
-    """``recompute``: a preempted sequence gives up its blocks and computes them again later."""
+    enable_prefix_caching: bool = True
+    """Keep computed blocks after their sequence has ended, and share them with whatever begins with
+    the same tokens."""
+    prefix_cache_partial_hits: bool = True
+    """Also copy the head of a block that agrees in its first tokens only."""
+    preemption_mode: str = "auto"
+    """What becomes of the blocks of a preempted sequence. ``recompute``: they are given up and
+    computed again later. ``swap``: they are moved to the swap space while it has room. ``auto``:
+    whichever costs less, by what this engine has measured."""
     swap_space: int | str = 0
-    """Not available yet."""
+    """Room for the blocks of preempted sequences, in bytes or as a text such as ``"2GiB"``."""
     swap_path: str | None = None
-    """Not available yet."""
+    """A file for the swap space, which is then on disk and not in memory. It is created, and
+    deleted at the end; one that exists already is refused."""
     speculative: Mapping[str, Any] | None = None
     """Not available yet."""
     tensor_parallel_size: int = 1
@@ -108,7 +115,8 @@ class EngineConfig:
                 f"deterministic must be True or None, got {self.deterministic!r}; there is no "
                 f"faster mode that gives it up"
             )
-        _choice("preemption_mode", self.preemption_mode, ("recompute",))
+        _choice("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        self._check_swap()
         if isinstance(self.scheduling_policy, str):
             _choice("scheduling_policy", self.scheduling_policy, POLICIES)
         elif isinstance(self.scheduling_policy, type) or not all(
@@ -132,8 +140,9 @@ class EngineConfig:
         _integer("max_num_seqs", self.max_num_seqs, 1)
         _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _integer("seed", self.seed, 0, 2**64 - 1)
-        if not isinstance(self.check_invariants, bool):
-            raise ConfigError(f"check_invariants must be a bool, got {self.check_invariants!r}")
+        for name in ("enable_prefix_caching", "prefix_cache_partial_hits", "check_invariants"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be a bool, got {getattr(self, name)!r}")
         if self.kv_cache_memory is not None:
             if self.num_kv_blocks is not None:
                 raise ConfigError(
@@ -150,12 +159,22 @@ class EngineConfig:
                 )
             object.__setattr__(self, "rope_scaling", MappingProxyType(dict(self.rope_scaling)))
 
+    def _check_swap(self) -> None:
+        if self.swap_path is not None and (
+            not isinstance(self.swap_path, str) or not self.swap_path
+        ):
+            raise ConfigError(f"swap_path must be the name of a file, got {self.swap_path!r}")
+        if self.swap_space != 0:
+            object.__setattr__(self, "swap_space", parse_bytes("swap_space", self.swap_space))
+        elif self.swap_path is not None or self.preemption_mode == "swap":
+            raise ConfigError(
+                f"swap_space is 0, but preemption_mode={self.preemption_mode!r} and swap_path="
+                f"{self.swap_path!r}; give it a size such as swap_space=\"2GiB\""
+            )
+
     def _refuse_what_is_not_there_yet(self) -> None:
         """Fields of features to come must keep their default (or a value that means the same)."""
         same_as_default = {
-            "enable_prefix_caching": (False,),
-            "swap_space": (0,),
-            "swap_path": (None,),
             "speculative": (None,),
             "tensor_parallel_size": (1,),
             "gpu_memory_utilization": (None,),

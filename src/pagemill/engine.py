@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pagemill.admission import Admission
-from pagemill.batch import Batch, ModelRunner, StepResult
+from pagemill.batch import Batch, BlockMove, ModelRunner, StepResult
 from pagemill.batch_builder import build_batch
 from pagemill.config import EngineConfig
 from pagemill.errors import EngineError, InvalidParameterError, InvariantError
@@ -28,7 +28,9 @@ from pagemill.outputs import RequestOutput
 from pagemill.request import Request
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.policy import make_policy
-from pagemill.scheduler.scheduler import Scheduler, SchedulerOutput
+from pagemill.scheduler.preemption import PreemptionCosts
+from pagemill.scheduler.scheduler import Scheduler
+from pagemill.scheduler.scheduler_output import SchedulerOutput
 from pagemill.text.tokenizer_protocol import Tokenizer
 from pagemill.token_processor import TokenProcessor
 
@@ -42,6 +44,8 @@ class LLMEngine:
         tokenizer: None if all prompts come as token ids and no text is wanted.
         num_kv_blocks: blocks in the runner's pool.
         max_model_len: longest prompt + output of one sequence, in tokens.
+        num_swap_slots: blocks that the runner has room for outside its pool.
+        block_bytes: keys and values of one block in all layers.
         eos_token_ids: what ends a sequence unless ignored; None: the tokenizer's.
         clock: monotonic seconds; a virtual one in simulations.
     """
@@ -54,6 +58,8 @@ class LLMEngine:
         *,
         num_kv_blocks: int,
         max_model_len: int,
+        num_swap_slots: int = 0,
+        block_bytes: int = 1,
         eos_token_ids: frozenset[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,10 +67,17 @@ class LLMEngine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
-        self.kv = KVCacheManager(num_kv_blocks, config.block_size)
+        self.kv = KVCacheManager(
+            num_kv_blocks,
+            config.block_size,
+            num_swap_slots=num_swap_slots,
+            prefix_caching=config.enable_prefix_caching,
+            partial_hits=config.prefix_cache_partial_hits,
+        )
         self.scheduler = Scheduler(
             self.kv,
             make_policy(config.scheduling_policy),
+            PreemptionCosts(config.preemption_mode, block_bytes),
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
@@ -93,6 +106,7 @@ class LLMEngine:
         sampling_params: SamplingParams | None = None,
         priority: int = 0,
         *,
+        cache_salt: str | None = None,
         stream: bool = True,
     ) -> None:
         """Queue a request; the next `step` may already work on it.
@@ -102,6 +116,7 @@ class LLMEngine:
             prompt: a text, or its token ids.
             sampling_params: default `SamplingParams`.
             priority: smaller is more urgent; only under ``scheduling_policy="priority"``.
+            cache_salt: computed prefixes are shared among requests of the same salt only.
             stream: let `step` report the request after every token, not only at its end.
 
         Raises:
@@ -121,6 +136,7 @@ class LLMEngine:
             prompt,
             SamplingParams() if sampling_params is None else sampling_params,
             priority,
+            cache_salt,
             self._clock(),
         )
         request.stream = stream
@@ -170,8 +186,9 @@ class LLMEngine:
         with self._closed_by_failure():
             plan = self.scheduler.schedule()
             self.metrics.on_scheduled(plan)
-            batch = build_batch(plan, self.kv)
-        result = self._execute(batch)
+            batch = self._build(plan)
+            self._move(plan.moves)
+        result = self._execute(plan, batch)
         with self._closed_by_failure():
             changed = self._apply(plan, result)
             self.metrics.on_step_done(started)
@@ -197,9 +214,26 @@ class LLMEngine:
             self._failure = EngineError(f"a step failed: {type(error).__name__}: {error}")
             raise self._failure from error
 
-    def _execute(self, batch: Batch) -> StepResult:
+    def _build(self, plan: SchedulerOutput) -> Batch:
+        batch = build_batch(plan, self.kv.block_size)
+        if self.config.check_invariants:
+            self.kv.check_writable({slot // self.kv.block_size for slot in batch.slot_mapping})
+        return batch
+
+    def _move(self, moves: SequenceOf[BlockMove]) -> None:
+        """Bring the contents of blocks where the plan wants them."""
+        if moves:
+            started = self._clock()
+            self.runner.move_blocks(moves)
+            self.scheduler.preemption.on_moved(len(moves), self._clock() - started)
+
+    def _execute(self, plan: SchedulerOutput, batch: Batch) -> StepResult:
+        started = self._clock()
         try:
             result = self.runner.execute(batch)
+        except KeyboardInterrupt:
+            self.scheduler.take_back(plan)
+            raise
         except Exception as error:
             self._failure = EngineError(f"the model runner failed: {type(error).__name__}: {error}")
             raise self._failure from error
@@ -210,21 +244,22 @@ class LLMEngine:
                 f"{len(batch.scoring)}"
             )
             raise self._failure
+        self.scheduler.preemption.on_computed(batch.num_tokens, self._clock() - started)
         return result
 
     def _apply(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:
         """Advance every scheduled sequence by what the step computed; returns who changed."""
         now = self._clock()
-        changed = self._processor.apply(plan, result, now)
-        for seq, _ in plan.scheduled:
-            if seq.finish_reason is not None:
-                self.scheduler.finish(seq)
-        for request in changed:
-            if request.is_finished:
+        applied = self._processor.apply(plan, result, now)
+        self.scheduler.advance(plan)
+        for seq in applied.ended:
+            self.scheduler.finish(seq)
+        for seq in applied.ended:
+            request = seq.request
+            if request.is_finished and self._requests.pop(request.request_id, None):
                 request.times.finished_seconds = now
-                del self._requests[request.request_id]
                 self.metrics.on_finished(request)
-        return changed
+        return list(applied.changed.values())
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
@@ -235,7 +270,10 @@ class LLMEngine:
 
         Exactly the running sequences hold blocks, and every unfinished sequence is queued.
         """
-        self.kv.audit([seq.seq_id for seq in self.scheduler.running])
+        self.kv.audit(
+            [seq.blocks for seq in self.scheduler.running],
+            [seq.blocks for seq in self.scheduler.waiting],
+        )
         queued = len(self.scheduler.running) + len(self.scheduler.waiting)
         unfinished = sum(
             not seq.is_finished for request in self._requests.values() for seq in request.sequences

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pagemill.kvcache.manager import KVCacheManager
-from pagemill.request import Request, Sequence
-from pagemill.scheduler.scheduler import Scheduler, SchedulerOutput
+from pagemill.request import Request, Sequence, SequenceStatus
+from pagemill.scheduler.scheduler import Scheduler
+from pagemill.scheduler.scheduler_output import SchedulerOutput
 
 WINDOW = 4096
 """Latency percentiles are over this many most recent observations, so memory stays bounded."""
@@ -76,6 +77,9 @@ class MetricsCollector:
         self.num_generation_tokens = 0
         self.num_computed_tokens = 0
         self.num_preemptions_recompute = 0
+        self.num_preemptions_swap = 0
+        self.prefix_cache_query_tokens = 0
+        self.prefix_cache_hit_tokens = 0
         self.num_requests_finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
         self.kv_usage = Distribution()
         self.batch_tokens = Distribution()
@@ -90,12 +94,18 @@ class MetricsCollector:
     def on_scheduled(self, plan: SchedulerOutput) -> None:
         """Note what a step is going to do."""
         now = self._clock()
-        for seq, _ in plan.scheduled:
-            if seq.request.times.first_scheduled_seconds is None:
-                seq.request.times.first_scheduled_seconds = now
+        for request in plan.started:
+            if request.times.first_scheduled_seconds is None:
+                request.times.first_scheduled_seconds = now
+                self.prefix_cache_query_tokens += request.num_prompt_tokens
+                self.prefix_cache_hit_tokens += request.num_cached_tokens or 0
         self.num_steps += 1
         self.num_computed_tokens += plan.num_tokens
-        self.num_preemptions_recompute += len(plan.preempted)
+        for seq in plan.preempted:
+            if seq.status is SequenceStatus.SWAPPED:
+                self.num_preemptions_swap += 1
+            else:
+                self.num_preemptions_recompute += 1
         self.batch_tokens.observe(plan.num_tokens)
         self.kv_usage.observe(self._kv.usage)
         self.num_running.observe(len(self._scheduler.running))
@@ -151,8 +161,15 @@ class MetricsCollector:
             "num_generation_tokens": self.num_generation_tokens,
             "num_computed_tokens": self.num_computed_tokens,
             "num_preemptions_recompute": self.num_preemptions_recompute,
+            "num_preemptions_swap": self.num_preemptions_swap,
+            "prefix_cache_query_tokens": self.prefix_cache_query_tokens,
+            "prefix_cache_hit_tokens": self.prefix_cache_hit_tokens,
+            "cow_copies": kv.num_cow_copies,
             "kv_blocks_total": kv.num_blocks,
-            "kv_blocks_free": kv.num_free_blocks,
+            "kv_blocks_free": kv.num_free_blocks - kv.num_cached_blocks,
+            "kv_blocks_cached": kv.num_cached_blocks,
+            "kv_blocks_referenced": kv.num_blocks - kv.num_free_blocks,
+            "kv_blocks_swapped": kv.num_swapped_blocks,
             "kv_usage": kv.usage,
             "kv_usage_per_step": self.kv_usage.summary(),
             "running_per_step": self.num_running.summary(),

@@ -4,8 +4,10 @@ A `Request` is what a user asked for. It owns ``n`` `Sequence` objects, one for 
 sequence is the unit that is scheduled, holds blocks and grows by a token at a time.
 
     WAITING ──admitted──> RUNNING ──last token, stop, abort──> FINISHED
-       ^                     │
-       └──── preempted ──────┘    blocks given back, num_computed_tokens = 0
+       ^                   │  ^ │
+       └──── preempted ────┘  │ └── swapped out ──┐   blocks are outside the pool
+         blocks given back,   └──── swapped in ── SWAPPED
+         nothing is computed
 
 There is no prefill status: a sequence whose gap between tokens and computed tokens is more than
 one is prefilling, whether for the first time or after a preemption.
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 from pagemill.outputs import CompletionOutput, FinishReason, LogprobsAtPosition, RequestOutput
 
 if TYPE_CHECKING:
+    from pagemill.kvcache.sequence_blocks import SequenceBlocks
     from pagemill.sampling_params import SamplingParams
     from pagemill.text.detokenizer import IncrementalDetokenizer
 
@@ -30,8 +33,11 @@ class SequenceStatus(enum.Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
+
+NOT_DECODING = -1
 
 Rank = tuple[float, ...]
 """Who goes first: the smaller rank. Unique, since it ends in the sequence's id."""
@@ -51,9 +57,16 @@ class Sequence:
     detokenizer: IncrementalDetokenizer | None
     token_ids: list[int]
     """Prompt and output together."""
+    blocks: SequenceBlocks
+    """What it has in the KV cache."""
     output_token_ids: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    """Leading tokens whose keys and values are in this sequence's blocks."""
+    num_prefilled_tokens: int = 0
+    """``num_computed_tokens`` of a sequence that is not decoding."""
+    row: int = NOT_DECODING
+    """Where it is in the persistent batch of decoding sequences (`pagemill.scheduler.decode_rows`).
+    """
+    may_grow: bool = False
+    """Whether it may need another block before it ends; kept by the scheduler while it runs."""
     status: SequenceStatus = SequenceStatus.WAITING
     rank: Rank = ()
     """Set by the scheduler on arrival, and kept."""
@@ -68,6 +81,14 @@ class Sequence:
     def num_tokens(self) -> int:
         """Prompt and output tokens: the target that ``num_computed_tokens`` moves towards."""
         return len(self.token_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Leading tokens whose keys and values are in this sequence's blocks.
+
+        In a decoding sequence they are all but the last, so a step need not count them.
+        """
+        return self.num_prefilled_tokens if self.row == NOT_DECODING else len(self.token_ids) - 1
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -97,6 +118,14 @@ class Sequence:
         if scored is None or self.index != 0:
             return range(0)
         return range(max(start, len(scored) - 1), min(end, self.request.num_prompt_tokens - 1))
+
+    @property
+    def max_reusable_tokens(self) -> int:
+        """Leading tokens that need not be computed if their keys and values are found: all but
+        the last, which the next one is drawn from, and those that score a prompt token.
+        """
+        start = self.positions_to_score(0, len(self.token_ids))
+        return min(start.start if start else len(self.token_ids), len(self.token_ids) - 1)
 
     def append_token(self, token_id: int) -> None:
         """Add one generated token; its key and value are computed in a later step."""
@@ -150,11 +179,15 @@ class Request:
     """Ids that end a sequence: end-of-sequence (unless ignored) and ``stop_token_ids``."""
     priority: int
     times: RequestTimes
+    cache_salt: str | None = None
+    """Computed prefixes are shared among requests of the same salt only."""
     stream: bool = True
     """Whether every step's progress is reported, or the end only."""
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[LogprobsAtPosition | None] | None = None
     """One entry for each prompt token scored so far; the first token has None."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens that were computed already when it was first admitted; None until then."""
 
     @property
     def is_finished(self) -> bool:
@@ -175,7 +208,7 @@ class Request:
             prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
             outputs=[_completion(seq) for seq in self.sequences],
             finished=self.is_finished,
-            num_cached_tokens=0,
+            num_cached_tokens=self.num_cached_tokens or 0,
             metrics=replace(self.times),
         )
 

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from pagemill.batch import SampledToken, StepResult, TokenLogprobs
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import FinishReason, Logprob, LogprobsAtPosition
 from pagemill.request import Request, Sequence
-from pagemill.scheduler.scheduler import SchedulerOutput
+from pagemill.scheduler.scheduler_output import SchedulerOutput
 from pagemill.text.tokenizer_protocol import Tokenizer
 
 DAMAGED_LOGITS = "damaged_logits"
 """The ``stop_reason`` of a sequence for which the model computed NaN or infinity."""
 NO_TOKEN_POSSIBLE = "no_token_possible"
 """The ``stop_reason`` of a sequence whose own constraints left no token to draw."""
+
+
+class Applied(NamedTuple):
+    """Who gained something in a step."""
+
+    ended: list[Sequence]
+    """Sequences that have a ``finish_reason`` now."""
+    changed: dict[str, Request]
+    """Requests with something to show, by id."""
+
+    def note(self, seq: Sequence) -> None:
+        """``seq`` gained a token, or ended."""
+        if seq.finish_reason is not None:
+            self.ended.append(seq)
+        self.changed[seq.request.request_id] = seq.request
 
 
 class TokenProcessor:
@@ -29,34 +45,45 @@ class TokenProcessor:
         self._tokenizer = tokenizer
         self._metrics = metrics
 
-    def apply(self, plan: SchedulerOutput, result: StepResult, now: float) -> list[Request]:
-        """Advance the sequences of ``plan``; returns the requests that gained something to show.
+    def apply(self, plan: SchedulerOutput, result: StepResult, now: float) -> Applied:
+        """Give each sequence of ``plan`` what the step found out for it.
 
         A sequence that ends gets its ``finish_reason``; the caller frees what it holds.
         """
+        applied = Applied([], {})
         sampled, scored = iter(result.sampled), iter(result.scored)
-        changed: dict[str, Request] = {}
-        for seq, num_tokens in plan.scheduled:
-            request = seq.request
-            start = seq.num_computed_tokens
-            seq.num_computed_tokens += num_tokens
-            for position in seq.positions_to_score(start, seq.num_computed_tokens):
+        for seq in plan.decodes.sequences[: plan.num_decodes]:
+            self._add_sampled(seq, next(sampled), now, applied)
+        forks = iter(plan.forks)
+        fork = next(forks, None)
+        for seq, num_tokens, is_last in plan.chunks:
+            request, start = seq.request, seq.num_computed_tokens
+            for position in seq.positions_to_score(start, start + num_tokens):
                 self._add_prompt_logprobs(request, position + 1, next(scored))
-            if seq.num_uncomputed_tokens > 0:
+            if not is_last:
                 continue
             if request.max_tokens == 0:
                 _finish(seq, "length")
-            else:
-                self._add_sampled(seq, next(sampled), now)
-            changed[request.request_id] = request
-        return list(changed.values())
+                applied.note(seq)
+                continue
+            self._add_sampled(seq, next(sampled), now, applied)
+            while fork is not None and fork[0] is seq:
+                self._add_sampled(fork[1], next(sampled), now, applied)
+                fork = next(forks, None)
+        return applied
 
     def abort(self, seq: Sequence) -> None:
         """Mark ``seq`` as ended from outside; its text so far is completed."""
         _finish(seq, "abort")
 
-    def _add_sampled(self, seq: Sequence, sampled: SampledToken, now: float) -> None:
+    def _add_sampled(
+        self, seq: Sequence, sampled: SampledToken, now: float, applied: Applied
+    ) -> None:
         """Append one drawn token to ``seq`` and end it if it must end here."""
+        self._append(seq, sampled, now)
+        applied.note(seq)
+
+    def _append(self, seq: Sequence, sampled: SampledToken, now: float) -> None:
         request = seq.request
         token_id = sampled.token_id
         if token_id is None:

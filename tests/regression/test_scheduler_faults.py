@@ -8,7 +8,7 @@ from pagemill import InvalidParameterError, RequestOutput, RequestTooLargeError,
 from pagemill.engine import LLMEngine
 from pagemill.request import Request, SequenceStatus
 from pagemill.scheduler.policy import PriorityPolicy
-from pagemill.scheduler.scheduler import SchedulerOutput
+from pagemill.scheduler.scheduler_output import SchedulerOutput
 from tests.core_helpers import (
     BLOCK,
     alone,
@@ -140,20 +140,20 @@ def force_preemption(engine: LLMEngine) -> None:
     """Preempt the lowest-ranked running sequence that has made some progress."""
     scheduler = engine.scheduler
     if len(scheduler.running) > 1:
-        scheduler._preempt(scheduler.running.last, SchedulerOutput())
+        scheduler._preempt(scheduler.running.last, SchedulerOutput(scheduler.decodes))
 
 
 def test_a_preempted_sequence_resumes_as_a_prefill_with_identical_tokens() -> None:
     params = SamplingParams(max_tokens=50)
-    engine = simulated_engine(max_num_batched_tokens=64)
+    engine = simulated_engine(max_num_batched_tokens=64, enable_prefix_caching=False)
     engine.add_request("r", prompt_of(3), params)
     (seq,) = engine._requests["r"].sequences
     while len(seq.output_token_ids) < 20:
         engine.step()
-    engine.scheduler._preempt(seq, SchedulerOutput())
+    engine.scheduler._preempt(seq, SchedulerOutput(engine.scheduler.decodes))
     assert seq.status is SequenceStatus.WAITING
     plan = engine.scheduler.schedule()
-    assert [(s.seq_id, n) for s, n in plan.scheduled] == [(seq.seq_id, 23)]
+    assert [(c.seq.seq_id, c.num_tokens) for c in plan.chunks] == [(seq.seq_id, 23)]
     engine.scheduler._preempt(seq, plan)
     assert tokens(run_to_end(engine)["r"]) == tokens(alone(prompt_of(3), params))
 

@@ -1,6 +1,5 @@
 """The KV cache's accounting: which block belongs to whom (the bytes live in a runner)."""
 
-from pagemill.kvcache.allocator import BlockAllocator
 from pagemill.kvcache.manager import KVCacheManager
 
-__all__ = ["BlockAllocator", "KVCacheManager"]
+__all__ = ["KVCacheManager"]

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from pagemill.batch import BlockMove, MoveKind
 from pagemill.errors import InvariantError
 from pagemill.kvcache.allocator import BlockAllocator
+from pagemill.kvcache.block_hash import (
+    TOKEN_BYTES,
+    HashFunction,
+    digest,
+    extras_bytes,
+    token_bytes,
+)
+from pagemill.kvcache.prefix_cache import CachedBlock, PrefixCache, PrefixHit
+from pagemill.kvcache.sequence_blocks import SequenceBlocks
+from pagemill.kvcache.swap_space import SwapSpace
+
+_NOTHING = PrefixHit([], None, 0)
 
 
 def blocks_for_tokens(num_tokens: int, block_size: int) -> int:
@@ -14,34 +28,74 @@ def blocks_for_tokens(num_tokens: int, block_size: int) -> int:
 
 
 class KVCacheManager:
-    """Owns every block table.
+    """Owns every block, in and out of the pool.
 
-        sequence 7:  tokens  0 ........ 15 | 16 ....... 31 | 32 33
-        block table:         block 4       | block 9       | block 2   (14 slots still empty)
-
-    A table grows with `grow_to` and is given back whole with `free`. A sequence is named by its
-    integer id.
+    Where content has to go from one block to another, the manager plans a move (`BlockMove`); the
+    moves of a step are made in the order in which they were planned, before anything is computed.
+    So a plan may use a block for the next thing as soon as its content has somewhere to go.
 
     Args:
         num_blocks: blocks in the pool.
         block_size: token slots in a block.
+        num_swap_slots: blocks that fit outside the pool.
+        prefix_caching: keep computed blocks, and look for them.
+        partial_hits: also copy the matching head of a block.
+        hash_function: names blocks; another one for tests.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        num_swap_slots: int = 0,
+        prefix_caching: bool = True,
+        partial_hits: bool = True,
+        hash_function: HashFunction = digest,
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._allocator = BlockAllocator(num_blocks)
-        self._tables: dict[int, list[int]] = {}
+        self.num_cow_copies = 0
+        self._prefix_caching = prefix_caching
+        self._cache = PrefixCache(
+            block_size, partial_hits=partial_hits, hash_function=hash_function
+        )
+        self._allocator = BlockAllocator(num_blocks, self._cache.forget_block)
+        self._swap = SwapSpace(num_swap_slots)
+        self._moves: list[BlockMove] = []
+        self._pinned: dict[str, SequenceBlocks] = {}
+
+    # How much there is
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that a `grow_to` could take now."""
+        """Blocks that could be taken now, those included whose content may still be hit."""
         return self._allocator.num_free_blocks
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Free blocks whose content may still be hit."""
+        return self._allocator.num_cached_blocks
+
+    @property
+    def num_swapped_blocks(self) -> int:
+        """Blocks of preempted sequences outside the pool."""
+        return self._swap.num_used_slots
 
     @property
     def usage(self) -> float:
         """Share of the pool in block tables, 0 to 1."""
         return 1.0 - self._allocator.num_free_blocks / self.num_blocks
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """Blocks of the pool that are not pinned."""
+        return self.num_blocks - len({b for held in self._pinned.values() for b in held.table})
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Longest prompt + output that `fits_ever`: one more than there are slots."""
+        return self.num_usable_blocks * self.block_size + 1
 
     def fits_ever(self, num_prompt_tokens: int, max_tokens: int) -> bool:
         """Whether a sequence of this size could run to its end in an otherwise empty pool.
@@ -49,49 +103,258 @@ class KVCacheManager:
         The one definition, used at admission and by nothing else's arithmetic. The last token
         that is generated needs no slot: nothing is computed from it.
         """
-        return self.blocks_needed_at_most(num_prompt_tokens, max_tokens) <= self.num_blocks
+        return self.blocks_needed_at_most(num_prompt_tokens, max_tokens) <= self.num_usable_blocks
 
-    @property
-    def max_sequence_tokens(self) -> int:
-        """Longest prompt + output that `fits_ever`: one more than the pool has slots."""
-        return self.num_blocks * self.block_size + 1
+    def describe_size(self) -> str:
+        """For messages: the blocks of the pool, and how many of them are pinned, if any are."""
+        pinned = self.num_blocks - self.num_usable_blocks
+        return f"{self.num_blocks}" + (f" ({pinned} of them pinned)" if pinned else "")
 
     def blocks_needed_at_most(self, num_prompt_tokens: int, max_tokens: int) -> int:
         """Blocks that a sequence holds at its longest."""
         return blocks_for_tokens(num_prompt_tokens + max(max_tokens - 1, 0), self.block_size)
 
-    def missing_blocks(self, seq_id: int, num_tokens: int) -> int:
-        """Blocks that `grow_to` would take."""
-        held = len(self._tables.get(seq_id, ()))
-        return max(blocks_for_tokens(num_tokens, self.block_size) - held, 0)
+    # A sequence comes, grows, forks and goes
 
-    def grow_to(self, seq_id: int, num_tokens: int) -> bool:
-        """Make the table of ``seq_id`` cover ``num_tokens`` slots, creating it if need be.
+    def new_sequence(self, cache_salt: str | None = None) -> SequenceBlocks:
+        """For a sequence that holds nothing yet."""
+        return SequenceBlocks(self._cache.root(extras_bytes(cache_salt)))
+
+    def find_prefix(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], max_tokens: int
+    ) -> PrefixHit:
+        """What is computed already of ``token_ids``, as things are now; changes nothing.
+
+        Args:
+            blocks: of a sequence that holds no block.
+            token_ids: all its tokens.
+            max_tokens: use no more than this, so that something is left to compute.
+        """
+        if not self._prefix_caching:
+            return _NOTHING
+        tokens = token_bytes(token_ids)
+        self._cache.extend_digests(blocks.root, blocks.digests, tokens)
+        return self._cache.find(blocks.root, blocks.digests, tokens, max_tokens)
+
+    def blocks_to_take(
+        self, hit: PrefixHit, num_tokens: int, leaving: Counter[int] | None = None
+    ) -> int:
+        """Free blocks that `allocate` or `swap_in` would use up.
+
+        Args:
+            hit: what is shared.
+            num_tokens: the table is to cover.
+            leaving: references that are about to go, by block.
+        """
+        leaving = leaving or Counter()
+        held = sum(
+            self._allocator.ref_count(node.block_id) > leaving[node.block_id] for node in hit.nodes
+        )
+        return blocks_for_tokens(num_tokens, self.block_size) - held
+
+    def num_free_after(self, leaving: Counter[int]) -> int:
+        """Free blocks once the references in ``leaving``, by block, are gone."""
+        return self._allocator.num_free_blocks + sum(
+            self._allocator.ref_count(block_id) == count for block_id, count in leaving.items()
+        )
+
+    def first_missing(self, blocks: SequenceBlocks, hit: PrefixHit) -> bytes | None:
+        """The name of the first whole block of a sequence that is not in ``hit``, if any."""
+        at = len(hit.nodes)
+        return blocks.digests[at] if at < len(blocks.digests) else None
+
+    def computes_next(
+        self, blocks: SequenceBlocks, num_computed_tokens: int, digest: bytes
+    ) -> bool:
+        """Whether the next block of a sequence under way will have this name."""
+        at = num_computed_tokens // self.block_size
+        return at < len(blocks.digests) and blocks.digests[at] == digest
+
+    def allocate(self, blocks: SequenceBlocks, num_tokens: int, hit: PrefixHit) -> int:
+        """Give a sequence the blocks of ``num_tokens``, shared as far as ``hit`` goes.
+
+        Returns how many tokens are computed already. The caller knows that the blocks exist.
+        """
+        source = None
+        if hit.partial is not None:
+            source = hit.partial.block_id
+            self._allocator.touch(source)
+        self._fill_table(blocks, hit.nodes, num_tokens)
+        if source is not None:
+            # If the source itself was just taken, its content is still there when this is done.
+            self._move(MoveKind.COPY, source, blocks.table[len(hit.nodes)])
+        return len(hit.nodes) * self.block_size + hit.num_partial_tokens
+
+    def grow(self, blocks: SequenceBlocks, num_tokens: int) -> bool:
+        """Make the table cover ``num_tokens`` slots, and its last block the sequence's own.
 
         Returns False, with nothing changed, if the pool has too few free blocks.
         """
-        missing = self.missing_blocks(seq_id, num_tokens)
-        if missing > self._allocator.num_free_blocks:
+        table = blocks.table
+        missing = blocks_for_tokens(num_tokens, self.block_size) - len(table)
+        must_copy = blocks.shares_tail and self._allocator.ref_count(table[-1]) > 1
+        if missing + must_copy > self._allocator.num_free_blocks:
             return False
-        if missing:
-            self._tables.setdefault(seq_id, []).extend(self._allocator.take(missing))
+        if must_copy:
+            (own,) = self._allocator.take(1)
+            self._move(MoveKind.COPY, table[-1], own)
+            self._allocator.release(table[-1:])
+            table[-1] = own
+            self.num_cow_copies += 1
+        blocks.shares_tail = False
+        table += self._allocator.take(missing)
         return True
 
-    def block_table(self, seq_id: int) -> list[int]:
-        """Physical block of each logical block. The live list: read it, do not keep it."""
-        return self._tables[seq_id]
+    def fork(self, blocks: SequenceBlocks, num_computed_tokens: int) -> SequenceBlocks:
+        """Share the blocks of the first ``num_computed_tokens`` tokens with a new sequence.
 
-    def free(self, seq_id: int) -> None:
-        """Give back all blocks of ``seq_id``; harmless if it holds none."""
-        self._allocator.release(self._tables.pop(seq_id, ()))
-
-    def audit(self, holders: Collection[int]) -> None:
-        """Raise `InvariantError` unless exactly the sequences in ``holders`` hold blocks and the
-        pool adds up (see `BlockAllocator.audit`).
+        A half-full last block is shared, too: whoever writes to it first, copies it.
         """
-        if self._tables.keys() != set(holders):
-            strays = sorted(self._tables.keys() ^ set(holders))
-            raise InvariantError(
-                f"sequences {strays} hold blocks but are not running, or vice versa"
+        whole, rest = divmod(num_computed_tokens, self.block_size)
+        table = blocks.table[: whole + (rest > 0)]
+        assert rest == 0 or len(table) == len(blocks.table), "only a last block is half full"
+        self._allocator.share(table)
+        blocks.shares_tail = blocks.shares_tail or rest > 0
+        return SequenceBlocks(
+            blocks.root, table, blocks.nodes[:whole], blocks.digests[:whole], [], rest > 0
+        )
+
+    def note_computed(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int
+    ) -> None:
+        """Make the whole blocks among the first ``num_computed_tokens`` findable."""
+        if not self._prefix_caching:
+            return
+        num_whole = num_computed_tokens // self.block_size
+        if num_whole <= len(blocks.nodes):
+            return
+        while blocks.nodes and blocks.nodes[-1].is_evicted:
+            blocks.nodes.pop()  # of another block, equal to this sequence's: register this one
+        start = len(blocks.nodes) * self.block_size
+        tokens = token_bytes(token_ids[start : num_whole * self.block_size])
+        parent = blocks.nodes[-1] if blocks.nodes else blocks.root
+        block_bytes = self.block_size * TOKEN_BYTES
+        for i in range(len(blocks.nodes), num_whole):
+            content, tokens = tokens[:block_bytes], tokens[block_bytes:]
+            if i == len(blocks.digests):
+                blocks.digests.append(self._cache.digest_after(parent, content))
+            node, replaced = self._cache.register(
+                parent, content, blocks.digests[i], blocks.table[i]
             )
-        self._allocator.audit(list(self._tables.values()))
+            if replaced is not None:
+                self._allocator.forget(replaced)
+            if node.block_id == blocks.table[i]:
+                self._allocator.keep(node.block_id)
+            blocks.nodes.append(node)
+            parent = node
+
+    def free(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int] = (), num_computed_tokens: int = 0
+    ) -> None:
+        """Give back everything that a sequence holds; harmless if it holds nothing.
+
+        Its whole blocks stay findable, and so do the ``num_computed_tokens % block_size`` tokens
+        of its last one.
+        """
+        self._keep_tail(blocks, token_ids, num_computed_tokens)
+        self._allocator.release(blocks.table)
+        self._swap.release(blocks.swap_slots)
+        blocks.table, blocks.nodes, blocks.swap_slots = [], [], []
+        blocks.shares_tail = False
+
+    # Out of the pool and back
+
+    def swap_out(self, blocks: SequenceBlocks, num_computed_tokens: int) -> bool:
+        """Move a sequence's computed blocks out of the pool, and give back its table.
+
+        Returns False, with nothing changed, if the swap space has too few free slots.
+        """
+        num_blocks = blocks_for_tokens(num_computed_tokens, self.block_size)
+        slots = self._swap.take(num_blocks)
+        if slots is None:
+            return False
+        for block_id, slot in zip(blocks.table, slots, strict=False):
+            self._move(MoveKind.SWAP_OUT, block_id, slot)
+        self.free(blocks)
+        blocks.swap_slots = slots
+        return True
+
+    def find_swapped(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int
+    ) -> PrefixHit:
+        """Blocks of a swapped-out sequence that are still in the pool, or are again."""
+        whole = num_computed_tokens // self.block_size * self.block_size
+        return self.find_prefix(blocks, token_ids[:whole], whole)._replace(
+            partial=None, num_partial_tokens=0
+        )
+
+    def swap_in(self, blocks: SequenceBlocks, num_tokens: int, hit: PrefixHit) -> None:
+        """Give a swapped-out sequence a table of ``num_tokens`` and its content back.
+
+        The caller knows that the blocks exist.
+        """
+        slots, blocks.swap_slots = blocks.swap_slots, []
+        self._fill_table(blocks, hit.nodes, num_tokens)
+        for i in range(len(hit.nodes), len(slots)):
+            self._move(MoveKind.SWAP_IN, slots[i], blocks.table[i])
+        self._swap.release(slots)
+
+    def take_moves(self) -> list[BlockMove]:
+        """The moves planned since the last call, in order; they must be made now."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    # The audit
+
+    def audit(
+        self, holders: Iterable[SequenceBlocks], swapped: Iterable[SequenceBlocks] = ()
+    ) -> None:
+        """Raise `InvariantError` unless the pool and the swap space add up.
+
+        Args:
+            holders: of all blocks but the pinned ones.
+            swapped: of all swap slots.
+        """
+        tables = [blocks.table for blocks in holders]
+        self._allocator.audit([*tables, *(pinned.table for pinned in self._pinned.values())])
+        self._swap.audit([blocks.swap_slots for blocks in swapped])
+        if self._moves:
+            raise InvariantError(f"{len(self._moves)} moves were planned and never made")
+
+    def check_writable(self, block_ids: Iterable[int]) -> None:
+        """Raise `InvariantError` if one of these blocks has several owners, or known content."""
+        for block_id in block_ids:
+            owners = self._allocator.ref_count(block_id)
+            if owners != 1 or self._cache.knows(block_id):
+                raise InvariantError(
+                    f"block {block_id} is about to be written to, but it has {owners} owners or "
+                    f"its content is registered"
+                )
+
+    def _fill_table(
+        self, blocks: SequenceBlocks, shared: list[CachedBlock], num_tokens: int
+    ) -> None:
+        """Set the table: the blocks of ``shared``, then fresh ones."""
+        assert not blocks.table, "the sequence holds blocks"
+        table = [node.block_id for node in shared]
+        self._allocator.share(table)
+        missing = blocks_for_tokens(num_tokens, self.block_size) - len(table)
+        blocks.table = table + self._allocator.take(missing)
+        blocks.nodes = list(shared)
+
+    def _keep_tail(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int
+    ) -> None:
+        whole, rest = divmod(num_computed_tokens, self.block_size)
+        if not (self._prefix_caching and rest and len(blocks.nodes) == whole < len(blocks.table)):
+            return
+        block_id = blocks.table[whole]
+        parent = blocks.nodes[-1] if blocks.nodes else blocks.root
+        if parent.is_evicted or self._allocator.ref_count(block_id) > 1:
+            return
+        tail = token_bytes(token_ids[whole * self.block_size : num_computed_tokens])
+        if self._cache.register_tail(parent, tail, block_id):
+            self._allocator.keep(block_id)
+
+    def _move(self, kind: MoveKind, source: int, target: int) -> None:
+        self._moves.append(BlockMove(kind, source, target))

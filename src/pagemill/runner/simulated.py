@@ -9,12 +9,21 @@ milliseconds. Time is virtual: each step moves a clock by a cost model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from pagemill.batch import Batch, SampledToken, SamplingTask, StepResult, TokenLogprobs
+from pagemill.batch import (
+    Batch,
+    BlockMove,
+    MoveKind,
+    SampledToken,
+    SamplingTask,
+    StepResult,
+    TokenLogprobs,
+)
 
 _MASK = 2**64 - 1
 _UNWRITTEN = 0xDEAD_BEEF_DEAD_BEEF
@@ -43,6 +52,8 @@ class LinearCost:
 
     per_step_seconds: float = 0.010
     per_token_seconds: float = 0.0001
+    per_move_seconds: float = 0.0001
+    """For each block moved."""
 
     def step_seconds(self, batch: Batch) -> float:
         """Duration of ``batch``."""
@@ -55,6 +66,7 @@ class SimulatedRunner:
     Args:
         num_kv_blocks: blocks in the pool.
         block_size: token slots in a block.
+        num_swap_slots: blocks outside the pool.
         vocab_size: tokens are drawn from 0 to this.
         clock: moved by each step; None lets no time pass.
         cost: how far it is moved.
@@ -65,6 +77,7 @@ class SimulatedRunner:
         *,
         num_kv_blocks: int,
         block_size: int,
+        num_swap_slots: int = 0,
         vocab_size: int = 1000,
         clock: VirtualClock | None = None,
         cost: LinearCost | None = None,
@@ -72,8 +85,22 @@ class SimulatedRunner:
         self.vocab_size = vocab_size
         self.block_size = block_size
         self._slots = np.full(num_kv_blocks * block_size, _UNWRITTEN, np.uint64)
+        self._swapped = np.full((num_swap_slots, block_size), _UNWRITTEN, np.uint64)
         self._clock = clock
         self._cost = cost or LinearCost()
+
+    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
+        """Copy the hashes of whole blocks."""
+        pool, outside = self._slots.reshape(-1, self.block_size), self._swapped
+        for kind, source, target in moves:
+            if kind is MoveKind.COPY:
+                pool[target] = pool[source]
+            elif kind is MoveKind.SWAP_OUT:
+                outside[target] = pool[source]
+            else:
+                pool[target] = outside[source]
+        if self._clock is not None:
+            self._clock.advance(self._cost.per_move_seconds * len(moves))
 
     def execute(self, batch: Batch) -> StepResult:
         """Write the slots of all rows, then draw and score from the rows that want logits."""

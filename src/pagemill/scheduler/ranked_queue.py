@@ -27,6 +27,10 @@ class RankedQueue:
         assert self._entries[at][1] is seq, "the sequence is not in this queue"
         del self._entries[at]
 
+    def __contains__(self, seq: Sequence) -> bool:
+        at = bisect_left(self._entries, (seq.rank,))
+        return at < len(self._entries) and self._entries[at][1] is seq
+
     @property
     def first(self) -> Sequence:
         """The sequence that goes first."""

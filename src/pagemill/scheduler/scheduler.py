@@ -15,30 +15,18 @@ advances, and `fits_ever`, checked at the door, makes sure that it can advance t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
 
 from pagemill.errors import ConfigError, RequestTooLargeError
 from pagemill.kvcache.manager import KVCacheManager
+from pagemill.kvcache.prefix_cache import PrefixHit
 from pagemill.request import Request, Sequence, SequenceStatus
+from pagemill.scheduler.decode_rows import DecodeRows
 from pagemill.scheduler.policy import SchedulingPolicy
+from pagemill.scheduler.preemption import PreemptionCosts
 from pagemill.scheduler.ranked_queue import RankedQueue
-
-
-@dataclass(slots=True)
-class SchedulerOutput:
-    """The plan of one step."""
-
-    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Who computes how many tokens; in the batch's row order. Blocks for them are allocated."""
-    preempted: list[Sequence] = field(default_factory=list)
-    """Who lost its blocks and is waiting again."""
-    num_tokens: int = 0
-    """Sum over ``scheduled``; at most the budget."""
-
-    def add(self, seq: Sequence, num_tokens: int) -> None:
-        """Schedule ``num_tokens`` more tokens of ``seq``."""
-        self.scheduled.append((seq, num_tokens))
-        self.num_tokens += num_tokens
+from pagemill.scheduler.scheduler_output import Chunk, SchedulerOutput
 
 
 class Scheduler:
@@ -47,6 +35,7 @@ class Scheduler:
     Args:
         kv: the block accounting.
         policy: who goes first.
+        preemption: what becomes of a victim's blocks.
         max_num_seqs: most sequences that hold blocks at once.
         max_num_batched_tokens: budget of a step, in tokens.
     """
@@ -55,17 +44,27 @@ class Scheduler:
         self,
         kv: KVCacheManager,
         policy: SchedulingPolicy,
+        preemption: PreemptionCosts,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
     ) -> None:
         self.kv = kv
         self.policy = policy
+        self.preemption = preemption
         self.max_num_batched_tokens = max_num_batched_tokens
         # With more running sequences than budget, some decodes would starve.
         self.max_num_running = min(max_num_seqs, max_num_batched_tokens)
         self.waiting = RankedQueue()
+        """Also those swapped out. Who was preempted keeps its rank, and so goes before those that
+        arrived after it."""
         self.running = RankedQueue()
+        """All that hold blocks: the decodes and the prefills."""
+        self.decodes = DecodeRows(kv.block_size)
+        self._prefills = RankedQueue()
+        self._num_growing = 0
+
+    # Sequences come and go
 
     def check_fits_ever(self, request: Request) -> None:
         """Raise `RequestTooLargeError` for a request that an idle engine could not finish.
@@ -77,9 +76,237 @@ class Scheduler:
             raise RequestTooLargeError(
                 f"a prompt of {request.num_prompt_tokens} tokens and max_tokens="
                 f"{request.max_tokens} need {needed} KV blocks of {self.kv.block_size} tokens, "
-                f"but the pool has {self.kv.num_blocks}; lower max_tokens, shorten the prompt, or "
-                f"raise kv_cache_memory or num_kv_blocks"
+                f"but the pool has {self.kv.describe_size()}; lower max_tokens, shorten the "
+                f"prompt, or raise kv_cache_memory or num_kv_blocks"
             )
+
+    def add(self, request: Request) -> None:
+        """Queue the sequences of a request that `check_fits_ever` has passed."""
+        rank = self._rank(request)
+        for seq in request.sequences:
+            seq.rank = (rank, seq.seq_id)
+            self.waiting.add(seq)
+
+    def add_fork(self, source: Sequence, fork: Sequence) -> None:
+        """Queue a sequence whose tokens, but for the last one, are those of ``source``.
+
+        It shares the blocks of ``source`` and runs at once, if that decodes and there is room for
+        one more. Otherwise it waits, and looks for its prefix as everybody does.
+        """
+        fork.rank = (self._rank(fork.request), fork.seq_id)
+        if self._is_decoding(source) and self._has_slot_for_fork():
+            self._start_running(fork)
+            self._share(source, fork, source.num_computed_tokens)
+            self.decodes.add(fork)
+        else:
+            self.waiting.add(fork)
+
+    def finish(self, seq: Sequence) -> None:
+        """Take a sequence out, wherever it is, and give back what it holds."""
+        if seq.status is SequenceStatus.RUNNING:
+            self._stop_running(seq)
+        elif seq.status is not SequenceStatus.FINISHED:
+            self.waiting.remove(seq)
+        self.kv.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+        seq.status = SequenceStatus.FINISHED
+
+    # A step
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step: allocate its blocks, preempting where it must.
+
+        Does not advance any sequence; `advance` does, once the step has run.
+        """
+        plan = SchedulerOutput(self.decodes)
+        self._preempt_for_a_better_ranked(plan)
+        self._make_room_for_decodes(plan)
+        self._schedule_prefills(plan)
+        self._admit_waiting(plan)
+        plan.moves = self.kv.take_moves()
+        return plan
+
+    def advance(self, plan: SchedulerOutput) -> None:
+        """The step has run, and new tokens are appended: note what is computed now."""
+        for seq in self.decodes.advance(plan.num_decodes):
+            self.kv.note_computed(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+        for first, fork in plan.forks:
+            self._share(first, fork, first.request.num_prompt_tokens)
+        for seq, num_tokens, is_last in plan.chunks:
+            seq.num_prefilled_tokens += num_tokens
+            self.kv.note_computed(seq.blocks, seq.token_ids, seq.num_prefilled_tokens)
+            if is_last and seq.finish_reason is None:
+                self._prefills.remove(seq)
+                self.decodes.add(seq)
+        for _, fork in plan.forks:
+            if fork.finish_reason is None:
+                self.decodes.add(fork)
+
+    def take_back(self, plan: SchedulerOutput) -> None:
+        """The step has not run, though its moves were made: the next plan may be the same."""
+        for _, fork in plan.forks:
+            self._stop_running(fork)
+            fork.status = SequenceStatus.WAITING
+            self.waiting.add(fork)
+
+    def _make_room_for_decodes(self, plan: SchedulerOutput) -> None:
+        """A slot for the last token of each decode, best rank first, who needs a block for it."""
+        for seq in sorted(self.decodes.without_room(), key=lambda seq: seq.rank):
+            # It may have been the victim of one before it.
+            if self._is_decoding(seq) and self._make_room(seq, plan):
+                self.decodes.note_table(seq)
+                self._note_growth(seq)
+        plan.num_decodes = plan.num_tokens = len(self.decodes)
+
+    def _make_room(self, seq: Sequence, plan: SchedulerOutput) -> bool:
+        """Get the block that ``seq`` grows into, preempting the lowest rank while there is none.
+
+        Returns False if ``seq`` itself was the lowest.
+        """
+        while not self.kv.grow(seq.blocks, seq.num_tokens):
+            victim = self.running.last
+            self._preempt(victim, plan)
+            if victim is seq:
+                return False
+        return True
+
+    def _schedule_prefills(self, plan: SchedulerOutput) -> None:
+        """Chunks for running sequences that are not done with their prompt, best rank first."""
+        for seq in self._prefills:
+            if plan.num_tokens == self.max_num_batched_tokens:
+                return
+            self._schedule_chunk(seq, plan)
+
+    def _schedule_chunk(self, seq: Sequence, plan: SchedulerOutput) -> None:
+        budget = self.max_num_batched_tokens - plan.num_tokens
+        num_tokens = min(seq.num_uncomputed_tokens, budget)
+        is_last = num_tokens == seq.num_uncomputed_tokens
+        plan.chunks.append(Chunk(seq, num_tokens, is_last))
+        plan.num_tokens += num_tokens
+        if seq.request.times.first_scheduled_seconds is None:
+            plan.started.append(seq.request)
+        if is_last and seq.request.max_tokens > 0 and not seq.output_token_ids:
+            self._fork_samples(seq, plan)
+
+    def _fork_samples(self, first: Sequence, plan: SchedulerOutput) -> None:
+        """The prompt is about to be done: let the request's other samples share it, as far as
+        there is room. Those that are left over compute what they do not find.
+        """
+        for seq in first.request.sequences:
+            if seq.status is not SequenceStatus.WAITING or seq.output_token_ids:
+                continue
+            if not self._has_slot_for_fork():
+                return
+            self.waiting.remove(seq)
+            self._start_running(seq)
+            plan.forks.append((first, seq))
+
+    def _admit_waiting(self, plan: SchedulerOutput) -> None:
+        """Admit in order of rank. Nobody overtakes: a large request that waits for blocks would
+        otherwise wait for ever behind small ones.
+        """
+        while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
+            seq = self.waiting.first
+            hit = self._find_computed(seq)
+            if self._is_being_computed(seq, hit) or not self._has_room(seq, hit):
+                return
+            self._admit(seq, hit)
+            self._schedule_chunk(seq, plan)
+
+    def _admit(self, seq: Sequence, hit: PrefixHit) -> None:
+        """Let a waiting sequence run; it gets the blocks of all its tokens."""
+        self.waiting.remove(seq)
+        if seq.status is SequenceStatus.SWAPPED:
+            self.kv.swap_in(seq.blocks, seq.num_tokens, hit)
+        else:
+            seq.num_prefilled_tokens = self.kv.allocate(seq.blocks, seq.num_tokens, hit)
+            if seq.request.num_cached_tokens is None:
+                seq.request.num_cached_tokens = seq.num_prefilled_tokens
+        self._start_running(seq)
+        self._prefills.add(seq)
+
+    def _find_computed(self, seq: Sequence) -> PrefixHit:
+        """What of a waiting sequence is in the pool, now."""
+        if seq.status is SequenceStatus.SWAPPED:
+            return self.kv.find_swapped(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+        return self.kv.find_prefix(seq.blocks, seq.token_ids, seq.max_reusable_tokens)
+
+    def _is_being_computed(self, seq: Sequence, hit: PrefixHit) -> bool:
+        """Whether the first block that ``seq`` does not find is just what a running sequence
+        computes. It will not be twice.
+        """
+        if seq.status is SequenceStatus.SWAPPED:
+            return False
+        first = seq.request.sequences[0]
+        if first is not seq and first.status is SequenceStatus.RUNNING and not (
+            first.output_token_ids or self._is_decoding(first)
+        ):
+            return True
+        missing = self.kv.first_missing(seq.blocks, hit)
+        return missing is not None and any(
+            self.kv.computes_next(running.blocks, running.num_computed_tokens, missing)
+            for running in self._prefills
+        )
+
+    def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
+        """Admit the first waiting sequence in the place of running ones that rank below it.
+
+        Under ``fcfs`` there are none. Nobody is preempted unless that really makes room.
+        """
+        if not self.waiting or not self.running or self.running.last.rank < self.waiting.first.rank:
+            return
+        seq = self.waiting.first
+        hit = self._find_computed(seq)
+        if self._is_being_computed(seq, hit):
+            return
+        victims: list[Sequence] = []
+        while not self._has_room(seq, hit, victims):
+            left = len(self.running) - len(victims)
+            if left == 0 or self.running[left - 1].rank < seq.rank:
+                return
+            victims.append(self.running[left - 1])
+        for victim in victims:
+            self._preempt(victim, plan)
+        if victims:  # now: the decodes of this step may take the blocks to spare
+            self._admit(seq, self._find_computed(seq))
+
+    def _has_room(self, seq: Sequence, hit: PrefixHit, victims: SequenceOf[Sequence] = ()) -> bool:
+        """Whether ``seq`` may be admitted once ``victims`` are gone: a slot, its blocks, and a
+        block to spare for each of the running sequences that may grow.
+        """
+        if len(self.running) - len(victims) >= self.max_num_running:
+            return False
+        leaving = Counter(block_id for victim in victims for block_id in victim.blocks.table)
+        growing = self._num_growing - sum(victim.may_grow for victim in victims)
+        needed = self.kv.blocks_to_take(hit, seq.num_tokens, leaving)
+        return needed + growing <= self.kv.num_free_after(leaving)
+
+    def _has_slot_for_fork(self) -> bool:
+        """Whether one more sequence may run that shares its blocks, and needs one of its own."""
+        return (
+            len(self.running) < self.max_num_running
+            and self._num_growing < self.kv.num_free_blocks
+        )
+
+    def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
+        """Take all blocks of ``seq``; they are swapped out, or computed again later.
+
+        It keeps its rank: two sequences whose ranks rose by preemption would preempt each other
+        for ever.
+        """
+        self._stop_running(seq)
+        computed, num_blocks = seq.num_computed_tokens, len(seq.blocks.table)
+        swaps = self.preemption.prefers_swap(num_blocks, computed)
+        if swaps and computed and self.kv.swap_out(seq.blocks, computed):
+            seq.status = SequenceStatus.SWAPPED
+        else:
+            self.kv.free(seq.blocks, seq.token_ids, computed)
+            seq.num_prefilled_tokens = 0
+            seq.status = SequenceStatus.WAITING
+        seq.request.times.num_preemptions += 1
+        self.waiting.add(seq)
+        plan.preempted.append(seq)
+
+    # Small print
 
     def _rank(self, request: Request) -> float:
         """Ask the policy; raise `ConfigError` for an answer that orders nothing."""
@@ -91,138 +318,36 @@ class Scheduler:
             )
         return rank
 
-    def add(self, request: Request) -> None:
-        """Queue the sequences of a request that `check_fits_ever` has passed."""
-        rank = self._rank(request)
-        for seq in request.sequences:
-            seq.rank = (rank, seq.seq_id)
-            self.waiting.add(seq)
+    def _is_decoding(self, seq: Sequence) -> bool:
+        return seq.row >= 0
 
-    def finish(self, seq: Sequence) -> None:
-        """Take a sequence out, wherever it is, and give back its blocks."""
-        if seq.status is SequenceStatus.RUNNING:
-            self.running.remove(seq)
-            self.kv.free(seq.seq_id)
-        elif seq.status is SequenceStatus.WAITING:
-            self.waiting.remove(seq)
-        seq.status = SequenceStatus.FINISHED
+    def _share(self, source: Sequence, fork: Sequence, num_computed_tokens: int) -> None:
+        """Give ``fork``, which runs, the blocks of ``source``."""
+        fork.blocks = self.kv.fork(source.blocks, num_computed_tokens)
+        fork.num_prefilled_tokens = num_computed_tokens
+        self._note_growth(fork)
+        self._note_growth(source)
+        if self._is_decoding(source):
+            self.decodes.note_table(source)
 
-    def schedule(self) -> SchedulerOutput:
-        """Plan the next step: allocate its blocks, preempting where it must.
-
-        Does not advance ``num_computed_tokens``; the engine does, once the step has run.
-        """
-        plan = SchedulerOutput()
-        self._preempt_for_a_better_ranked(plan)
-        self._schedule_decodes(plan)
-        self._schedule_prefills(plan)
-        self._admit_waiting(plan)
-        return plan
-
-    def _schedule_decodes(self, plan: SchedulerOutput) -> None:
-        """One token for each sequence whose gap is 1, best rank first."""
-        at = 0
-        while at < len(self.running):
-            seq = self.running[at]
-            if seq.num_uncomputed_tokens == 1 and self._make_room(seq, plan):
-                plan.add(seq, 1)
-            at += 1
-
-    def _make_room(self, seq: Sequence, plan: SchedulerOutput) -> bool:
-        """Get the block that ``seq`` grows into, preempting the lowest rank while there is none.
-
-        Returns False if ``seq`` itself was the lowest.
-        """
-        while not self.kv.grow_to(seq.seq_id, seq.num_tokens):
-            victim = self.running.last
-            self._preempt(victim, plan)
-            if victim is seq:
-                return False
-        return True
-
-    def _schedule_prefills(self, plan: SchedulerOutput) -> None:
-        """Chunks for running sequences that are not done with their prompt, best rank first."""
-        for seq in self.running:
-            budget = self.max_num_batched_tokens - plan.num_tokens
-            if budget == 0:
-                return
-            if seq.num_uncomputed_tokens > 1:
-                plan.add(seq, min(seq.num_uncomputed_tokens, budget))
-
-    def _admit_waiting(self, plan: SchedulerOutput) -> None:
-        """Admit in order of rank. Nobody overtakes: a large request that waits for blocks would
-        otherwise wait for ever behind small ones.
-        """
-        if not self.waiting:
-            return
-        growing = self._num_growing()
-        while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
-            seq = self.waiting.first
-            if not self._has_room(seq, growing, len(self.running), self.kv.num_free_blocks):
-                return
-            self._admit(seq)
-            growing += self._may_grow(seq)
-            budget = self.max_num_batched_tokens - plan.num_tokens
-            plan.add(seq, min(seq.num_uncomputed_tokens, budget))
-
-    def _admit(self, seq: Sequence) -> None:
-        """Let a waiting sequence run; it gets the blocks of all its tokens."""
-        self.waiting.remove(seq)
-        allocated = self.kv.grow_to(seq.seq_id, seq.num_tokens)
-        assert allocated, "_has_room promised the blocks"
+    def _start_running(self, seq: Sequence) -> None:
         seq.status = SequenceStatus.RUNNING
         self.running.add(seq)
+        self._note_growth(seq)
 
-    def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
-        """Admit the first waiting sequence in the place of running ones that rank below it.
-
-        Under ``fcfs`` there are none. Nobody is preempted unless that really makes room.
-        """
-        if not self.waiting or not self.running or self.running.last.rank < self.waiting.first.rank:
-            return
-        seq = self.waiting.first
-        growing, num_running = self._num_growing(), len(self.running)
-        num_free = self.kv.num_free_blocks
-        victims: list[Sequence] = []
-        while not self._has_room(seq, growing, num_running, num_free):
-            if num_running == 0 or self.running[num_running - 1].rank < seq.rank:
-                return
-            victim = self.running[num_running - 1]
-            victims.append(victim)
-            growing -= self._may_grow(victim)
-            num_running -= 1
-            num_free += len(self.kv.block_table(victim.seq_id))
-        for victim in victims:
-            self._preempt(victim, plan)
-        if victims:  # now: the decodes of this step may take the blocks to spare
-            self._admit(seq)
-
-    def _has_room(self, seq: Sequence, growing: int, num_running: int, num_free: int) -> bool:
-        """Whether ``seq`` may be admitted: a slot, its blocks, and a block to spare for each of
-        the running sequences that may grow.
-        """
-        needed = self.kv.missing_blocks(seq.seq_id, seq.num_tokens)
-        return num_running < self.max_num_running and needed + growing <= num_free
-
-    def _num_growing(self) -> int:
-        return sum(self._may_grow(seq) for seq in self.running)
-
-    def _may_grow(self, seq: Sequence) -> bool:
-        """Whether a running sequence may need another block before it ends."""
-        request = seq.request
-        at_most = self.kv.blocks_needed_at_most(request.num_prompt_tokens, request.max_tokens)
-        return len(self.kv.block_table(seq.seq_id)) < at_most
-
-    def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        """Take all blocks of ``seq``; it will be computed again from its first token.
-
-        It keeps its rank: two sequences whose ranks rose by preemption would preempt each other
-        for ever.
-        """
+    def _stop_running(self, seq: Sequence) -> None:
         self.running.remove(seq)
-        self.kv.free(seq.seq_id)
-        seq.num_computed_tokens = 0
-        seq.request.times.num_preemptions += 1
-        seq.status = SequenceStatus.WAITING
-        self.waiting.add(seq)
-        plan.preempted.append(seq)
+        if self._is_decoding(seq):
+            self.decodes.remove(seq)
+        elif seq in self._prefills:
+            self._prefills.remove(seq)
+        self._num_growing -= seq.may_grow
+        seq.may_grow = False
+
+    def _note_growth(self, seq: Sequence) -> None:
+        """Keep count of the running sequences that may need another block before they end."""
+        request, blocks = seq.request, seq.blocks
+        at_most = self.kv.blocks_needed_at_most(request.num_prompt_tokens, request.max_tokens)
+        may_grow = len(blocks.table) < at_most or blocks.shares_tail
+        self._num_growing += may_grow - seq.may_grow
+        seq.may_grow = may_grow
