@@ -22,6 +22,7 @@ from pagemill.loading.weights import Packing, Weights
 from pagemill.model_config import ModelConfig
 from pagemill.models import build_model
 from pagemill.runner.native_runner import NativeRunner, native_block_bytes
+from pagemill.runner.swap_memory import SwapMemory
 from pagemill.runner.torch_runner import TorchRunner
 
 _DTYPES = {
@@ -63,10 +64,15 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
     weights = Weights(loaded.weights, _DTYPES[config.dtype], packing=packing, progress=progress)
     model = build_model(model_config, weights)
     pool = plan_pool(config, model_config)
+    swap = SwapMemory(num_swap_slots(config, pool), pool.block_bytes, config.swap_path)
     runner: ModelRunner
     if library is None:
         runner = TorchRunner(
-            model, model_config, num_kv_blocks=pool.num_blocks, block_size=config.block_size
+            model,
+            model_config,
+            num_kv_blocks=pool.num_blocks,
+            block_size=config.block_size,
+            swap=swap,
         )
     else:
         runner = NativeRunner(
@@ -76,6 +82,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
             num_kv_blocks=pool.num_blocks,
             block_size=config.block_size,
             kv_dtype=_kv_dtype(config),
+            swap=swap,
             max_num_batched_tokens=config.max_num_batched_tokens,
             num_threads=num_threads,
         )
@@ -85,6 +92,8 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         loaded.tokenizer,
         num_kv_blocks=pool.num_blocks,
         max_model_len=model_config.max_model_len,
+        num_swap_slots=len(swap.slots),
+        block_bytes=pool.block_bytes,
         eos_token_ids=_eos_token_ids(loaded),
     )
     return Assembly(engine, model_config, loaded.tokenizer, pool)
@@ -144,6 +153,18 @@ def plan_pool(
         max_model_len=model_config.max_model_len,
         free_bytes=free_bytes,
     )
+
+
+def num_swap_slots(config: EngineConfig, pool: PoolSize) -> int:
+    """Blocks that ``swap_space`` holds; `ConfigError` if that is asked for and not even one."""
+    assert isinstance(config.swap_space, int), "EngineConfig has parsed it"
+    num_slots = config.swap_space // pool.block_bytes
+    if config.swap_space and not num_slots:
+        raise ConfigError(
+            f"swap_space={config.swap_space} holds not even one block of {config.block_size} "
+            f"tokens, which takes {pool.block_bytes} bytes"
+        )
+    return num_slots
 
 
 def _packing(config: EngineConfig, num_threads: int) -> Packing:

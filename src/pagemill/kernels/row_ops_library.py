@@ -206,9 +206,7 @@ _SIGNATURES: Final = {
     **{name: [ctypes.POINTER(struct), _LONG, _LONG] for name, struct in _ROW_OPS.items()},
     "pagemill_vocab_summaries": [ctypes.POINTER(VocabStatsStruct), _LONG, _ADDRESS],
     "pagemill_kv_cache": [_INT, _INT, _INT, _INT, _INT, _CACHE],
-    "pagemill_copy_block": [_CACHE, _LONG, _LONG],
-    "pagemill_gather_blocks": [_CACHE, _ADDRESS, _LONG, _ADDRESS],
-    "pagemill_scatter_blocks": [_CACHE, _ADDRESS, _LONG, _ADDRESS],
+    "pagemill_move_blocks": [_ADDRESS, _CACHE, _INT, _ADDRESS, _LONG, _ADDRESS],
     "pagemill_attend": [
         ctypes.POINTER(AttentionStruct),
         ctypes.POINTER(StepStruct),

@@ -8,10 +8,14 @@ slot = block_id * block_size + offset
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
+from pagemill.batch import BlockMove, MoveKind
 from pagemill.model_config import ModelConfig
+from pagemill.runner.swap_memory import SwapMemory
 
 
 class KVPool:
@@ -32,6 +36,24 @@ class KVPool:
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of layer ``index``, ``[num_blocks, block_size, Hkv, D]`` each."""
         return self._layers[index]
+
+    def move_blocks(self, moves: Sequence[BlockMove], swap: SwapMemory) -> None:
+        """Make ``moves``, as if one after another.
+
+        A swap slot holds the keys and values of one layer after another.
+        """
+        layers = self._layers
+        slots = torch.from_numpy(swap.slots.view(np.float32))
+        slots = slots.view(len(slots), len(layers), 2, slots.shape[1] // (2 * len(layers)))
+        for kind, source, target in moves:
+            for i, layer in enumerate(self._layers):
+                for part, pool in enumerate(layer):
+                    if kind is MoveKind.COPY:
+                        pool[target] = pool[source]
+                    elif kind is MoveKind.SWAP_OUT:
+                        slots[target, i, part] = pool[source].flatten()
+                    else:
+                        pool[target] = slots[source, i, part].view_as(pool[target])
 
     @property
     def num_bytes(self) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemill.batch import Batch, StepResult
+from pagemill.batch import Batch, BlockMove, StepResult
 from pagemill.kernels.native import NativeLibrary, ThreadPool
 from pagemill.kernels.recorder import Recorder, Rows, StepArray
 from pagemill.kernels.row_ops_library import KVCacheStruct, StepStruct, row_ops_library
@@ -18,6 +18,7 @@ from pagemill.models.protocol import Model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
+from pagemill.runner.swap_memory import SwapMemory
 
 _KV_TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}  # the library's numbers
 
@@ -60,6 +61,16 @@ class NativeKVPool:
         """Keys and values of layer ``index``."""
         return self._layers[index]
 
+    def move_blocks(
+        self, threads: ThreadPool, moves: Sequence[BlockMove], swap: SwapMemory
+    ) -> None:
+        """Make ``moves``, as if one after another, on ``threads``."""
+        layers = (KVCacheStruct * len(self._layers))(*self._layers)
+        flat = np.array(moves, np.int64)
+        row_ops_library().pagemill_move_blocks(
+            threads.handle, layers, len(layers), flat.ctypes.data, len(moves), swap.address
+        )
+
 
 class _StepToRecord:
     """What a model reads of a batch, while it is recorded."""
@@ -82,6 +93,7 @@ class NativeRunner:
         num_kv_blocks: blocks in the pool.
         block_size: token slots in a block.
         kv_dtype: ``float32``, ``bfloat16`` or ``int8``: how keys and values are kept.
+        swap: where blocks go that are moved out of the pool.
         max_num_batched_tokens: the largest number of rows in a step.
         num_threads: that compute, the caller included.
     """
@@ -95,12 +107,14 @@ class NativeRunner:
         num_kv_blocks: int,
         block_size: int,
         kv_dtype: str = "float32",
+        swap: SwapMemory | None = None,
         max_num_batched_tokens: int,
         num_threads: int,
     ) -> None:
         self.vocab_size = config.vocab_size
         self._pool = ThreadPool(library, num_threads)
         self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
+        self._swap = swap or SwapMemory.none()
         self._rotations = model.rotations
         self._body = Recorder(self._pool, max_num_batched_tokens)
         hidden = model.forward(
@@ -112,6 +126,10 @@ class NativeRunner:
         rows = self._head.gather_logits_rows(self._hidden)
         model.compute_logits(cast("torch.Tensor", rows))
         self._logits = np.empty((0, self.vocab_size), np.float32)
+
+    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
+        """Make ``moves``, as if one after another in this order."""
+        self._kv.move_blocks(self._pool, moves, self._swap)
 
     def execute(self, batch: Batch) -> StepResult:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
@@ -140,7 +158,7 @@ class NativeRunner:
         self._body.close()
         self._head.close()
         self._pool.close()
-        del self._body, self._head, self._hidden, self._kv
+        del self._body, self._head, self._hidden, self._kv, self._swap
 
     def _make_logits(self, step: StepStruct, first: int, count: int) -> torch.Tensor:
         """Rows ``first`` and on of the step's logits, in memory that the next call writes again."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from pagemill.batch import Batch, StepResult
+from pagemill.batch import Batch, BlockMove, StepResult
 from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import logits_pieces, sample_and_score
+from pagemill.runner.swap_memory import SwapMemory
 
 
 class TorchRunner:
@@ -22,12 +25,18 @@ class TorchRunner:
         *,
         num_kv_blocks: int,
         block_size: int,
+        swap: SwapMemory | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.vocab_size = config.vocab_size
         self._model = model
         self._device = device or torch.device("cpu")
         self._kv = KVPool(config, num_kv_blocks, block_size, self._device)
+        self._swap = swap or SwapMemory.none()
+
+    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
+        """Make ``moves``, as if one after another in this order."""
+        self._kv.move_blocks(moves, self._swap)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
@@ -43,4 +52,4 @@ class TorchRunner:
 
     def close(self) -> None:
         """Release the model's weights and the KV pool."""
-        del self._model, self._kv
+        del self._model, self._kv, self._swap

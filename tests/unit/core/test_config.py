@@ -10,8 +10,8 @@ from pagemill.config import parse_bytes
 FIELDS = (
     "model tokenizer dtype quantization device num_threads max_model_len rope_scaling block_size "
     "num_kv_blocks kv_cache_memory kv_cache_dtype max_num_seqs max_num_batched_tokens "
-    "scheduling_policy enable_prefix_caching preemption_mode swap_space swap_path speculative "
-    "tensor_parallel_size gpu_memory_utilization enforce_eager deterministic seed check_invariants"
+    "scheduling_policy enable_prefix_caching prefix_cache_partial_hits preemption_mode swap_space "
+    "swap_path speculative tensor_parallel_size gpu_memory_utilization enforce_eager deterministic seed check_invariants"
 )
 
 
@@ -23,10 +23,6 @@ def test_the_field_names_are_the_published_ones() -> None:
     ("field", "value"),
     [
         ("device", "cuda"),
-        ("enable_prefix_caching", True),
-        ("preemption_mode", "swap"),
-        ("swap_space", "4GiB"),
-        ("swap_path", "file"),
         ("speculative", {"method": "ngram"}),
         ("tensor_parallel_size", 2),
         ("gpu_memory_utilization", 0.9),

@@ -9,7 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pagemill.batch import MoveKind
 from pagemill.kernels import native, reference
+from pagemill.kernels.native import ThreadPool
+from pagemill.kernels.row_ops_library import KVCacheStruct
 from tests.unit.native import row_ops_helpers as ops
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="no native library")
@@ -214,21 +217,29 @@ def test_rotary_write_equals_the_reference() -> None:
 
 
 @pytest.mark.parametrize("kv_type", ops.KV_TYPES)
-def test_blocks_move_whole(kv_type: str) -> None:
-    cache = ops.Cache(kv_type, 6, 5, 2, 20)
+def test_blocks_move_whole_in_all_layers_and_in_the_order_of_the_plan(kv_type: str) -> None:
+    layers = [ops.Cache(kv_type, 6, 5, 2, 20) for _ in range(3)]
     generator = np.random.default_rng(0)
-    cache.blocks[:] = generator.integers(0, 256, cache.blocks.shape)
-    before = cache.blocks.copy()
-    cache.library.pagemill_copy_block(cache.struct, 1, 4)
-    assert np.array_equal(cache.blocks[4], before[1])
-    ids = np.array([5, 0, 2])
-    buffer = np.empty((3, cache.struct.block_bytes), dtype=np.uint8)
-    cache.library.pagemill_gather_blocks(cache.struct, ops.address(ids), 3, ops.address(buffer))
-    assert np.array_equal(buffer, before[ids])
-    targets = np.array([3, 5, 1])
-    cache.library.pagemill_scatter_blocks(
-        cache.struct, ops.address(targets), 3, ops.address(buffer)
+    for layer in layers:
+        layer.blocks[:] = generator.integers(0, 256, layer.blocks.shape)
+    before = [layer.blocks.copy() for layer in layers]
+    structs = (KVCacheStruct * 3)(*(layer.struct for layer in layers))
+    swap = np.zeros((2, 3, layers[0].struct.block_bytes), np.uint8)
+    copy, swap_out, swap_in = MoveKind.COPY, MoveKind.SWAP_OUT, MoveKind.SWAP_IN
+    # Block 1 goes out, is overwritten twice, and comes back somewhere else.
+    plan = [
+        (swap_out, 1, 0), (copy, 2, 1), (copy, 1, 4), (copy, 3, 1), (swap_in, 0, 5), (copy, 0, 0)
+    ]  # fmt: skip
+    moves = np.array(plan, np.int64)
+    library = native.load()
+    assert library is not None
+    pool = ThreadPool(library, 2)
+    layers[0].library.pagemill_move_blocks(
+        pool.handle, structs, 3, ops.address(moves), len(moves), ops.address(swap)
     )
-    assert np.array_equal(cache.blocks[targets], before[ids])
-    assert np.array_equal(cache.blocks[0], before[0])
-    assert cache.is_intact()
+    pool.close()
+    for i, layer in enumerate(layers):
+        assert np.array_equal(layer.blocks, before[i][[0, 3, 2, 3, 2, 1]])
+        assert np.array_equal(swap[0, i], before[i][1])
+        assert not swap[1].any()
+        assert layer.is_intact()

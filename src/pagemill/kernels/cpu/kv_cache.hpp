@@ -16,6 +16,8 @@
 
 #include <cstdint>
 
+#include "pool.hpp"
+
 namespace pagemill {
 
 enum class KvType : int32_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2 };
@@ -40,12 +42,19 @@ struct KvCache {
 // need not be initialized, only what was written is read.
 KvCache make_kv_cache(KvType type, int num_blocks, int block_size, int num_kv_heads, int head_dim);
 
-// Copies a block of one layer onto another.
-void copy_block(const KvCache& cache, int64_t source, int64_t target);
+enum class MoveKind : int64_t { kCopy = 0, kSwapOut = 1, kSwapIn = 2 };
 
-// Copies blocks to a host buffer [count, block_bytes], or back.
-void gather_blocks(const KvCache& cache, const int64_t* block_ids, int64_t count, uint8_t* buffer);
-void scatter_blocks(const KvCache& cache, const int64_t* block_ids, int64_t count,
-                    const uint8_t* buffer);
+// Content of a block, in all layers, to be brought from a block or swap slot to another.
+struct BlockMove {
+  MoveKind kind;
+  int64_t source;
+  int64_t target;
+};
+
+// Makes the moves, as if one after another. A swap slot holds a block of every layer, one after
+// another: slot s of layer l is at swap + (s * num_layers + l) * block_bytes. swap may be null if no
+// move needs it. All layers have the same layout.
+void move_blocks(Pool& pool, const KvCache* layers, int num_layers, const BlockMove* moves,
+                 int64_t num_moves, uint8_t* swap);
 
 }  // namespace pagemill

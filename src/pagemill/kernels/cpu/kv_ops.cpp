@@ -30,27 +30,20 @@ KvCache make_kv_cache(KvType type, int num_blocks, int block_size, int num_kv_he
   return cache;
 }
 
-void copy_block(const KvCache& cache, int64_t source, int64_t target) {
-  const int64_t bytes = cache.block_bytes;
-  if (source != target) {
-    std::memcpy(cache.blocks + target * bytes, cache.blocks + source * bytes, bytes);
-  }
-}
-
-void gather_blocks(const KvCache& cache, const int64_t* block_ids, int64_t count,
-                   uint8_t* buffer) {
-  const int64_t bytes = cache.block_bytes;
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(buffer + i * bytes, cache.blocks + block_ids[i] * bytes, bytes);
-  }
-}
-
-void scatter_blocks(const KvCache& cache, const int64_t* block_ids, int64_t count,
-                    const uint8_t* buffer) {
-  const int64_t bytes = cache.block_bytes;
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(cache.blocks + block_ids[i] * bytes, buffer + i * bytes, bytes);
-  }
+void move_blocks(Pool& pool, const KvCache* layers, int num_layers, const BlockMove* moves,
+                 int64_t num_moves, uint8_t* swap) {
+  // A layer's moves depend on each other, two layers' do not.
+  pool.run(num_layers, [&](int layer) {
+    const int64_t bytes = layers[layer].block_bytes;
+    const auto block = [&](int64_t id) { return layers[layer].blocks + id * bytes; };
+    const auto slot = [&](int64_t id) { return swap + (id * num_layers + layer) * bytes; };
+    for (int64_t i = 0; i < num_moves; ++i) {
+      const BlockMove& move = moves[i];
+      const uint8_t* from = move.kind == MoveKind::kSwapIn ? slot(move.source) : block(move.source);
+      uint8_t* to = move.kind == MoveKind::kSwapOut ? slot(move.target) : block(move.target);
+      if (from != to) std::memcpy(to, from, bytes);
+    }
+  });
 }
 
 }  // namespace pagemill

@@ -56,19 +56,9 @@ PAGEMILL_EXPORT void pagemill_kv_cache(int32_t type, int32_t num_blocks, int32_t
                                  num_kv_heads, head_dim);
 }
 
-PAGEMILL_EXPORT void pagemill_copy_block(const pagemill::KvCache* cache, int64_t source,
-                                         int64_t target) {
-  pagemill::copy_block(*cache, source, target);
-}
-
-PAGEMILL_EXPORT void pagemill_gather_blocks(const pagemill::KvCache* cache,
-                                            const int64_t* block_ids, int64_t count,
-                                            uint8_t* buffer) {
-  pagemill::gather_blocks(*cache, block_ids, count, buffer);
-}
-
-PAGEMILL_EXPORT void pagemill_scatter_blocks(const pagemill::KvCache* cache,
-                                             const int64_t* block_ids, int64_t count,
-                                             const uint8_t* buffer) {
-  pagemill::scatter_blocks(*cache, block_ids, count, buffer);
+PAGEMILL_EXPORT void pagemill_move_blocks(void* pool, const pagemill::KvCache* layers,
+                                          int32_t num_layers, const pagemill::BlockMove* moves,
+                                          int64_t num_moves, uint8_t* swap) {
+  pagemill::move_blocks(*static_cast<pagemill::Pool*>(pool), layers, num_layers, moves, num_moves,
+                        swap);
 }
