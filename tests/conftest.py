@@ -7,6 +7,15 @@ from pathlib import Path
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="draw 10,000 examples of each property")
+
+
+@pytest.fixture
+def long_run(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--long"))
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """SmolLM2 135M Instruct, a GGUF file of 4-bit and 8-bit weights."""

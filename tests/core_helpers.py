@@ -100,11 +100,12 @@ def tokens(output: RequestOutput) -> list[list[int]]:
 
 
 def alone(prompt: Sequence[int], params: SamplingParams, **engine_options: object) -> RequestOutput:
-    """What the request gives in an engine of its own with plenty of room."""
+    """What the request gives in an engine of its own with plenty of room and nothing shared."""
     options: Mapping[str, object] = {
         "num_kv_blocks": 512,
         "max_num_batched_tokens": 8192,
         "max_model_len": 4096,
+        "enable_prefix_caching": False,
         **engine_options,
     }
     engine = simulated_engine(**options)  # type: ignore[arg-type]

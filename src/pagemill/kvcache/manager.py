@@ -56,11 +56,17 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_cow_copies = 0
+        self.num_whole_hits = 0
+        """Cached blocks that were shared."""
+        self.num_partial_hits = 0
+        """Cached blocks whose head was copied."""
+        self.num_evictions = 0
+        """Cached blocks that were given to somebody else."""
         self._prefix_caching = prefix_caching
         self._cache = PrefixCache(
             block_size, partial_hits=partial_hits, hash_function=hash_function
         )
-        self._allocator = BlockAllocator(num_blocks, self._cache.forget_block)
+        self._allocator = BlockAllocator(num_blocks, self._evict)
         self._swap = SwapSpace(num_swap_slots)
         self._moves: list[BlockMove] = []
         self._pinned: dict[str, SequenceBlocks] = {}
@@ -181,6 +187,7 @@ class KVCacheManager:
             self._allocator.touch(source)
         self._fill_table(blocks, hit.nodes, num_tokens)
         if source is not None:
+            self.num_partial_hits += 1
             # If the source itself was just taken, its content is still there when this is done.
             self._move(MoveKind.COPY, source, blocks.table[len(hit.nodes)])
         return len(hit.nodes) * self.block_size + hit.num_partial_tokens
@@ -338,6 +345,7 @@ class KVCacheManager:
         assert not blocks.table, "the sequence holds blocks"
         table = [node.block_id for node in shared]
         self._allocator.share(table)
+        self.num_whole_hits += len(shared)
         missing = blocks_for_tokens(num_tokens, self.block_size) - len(table)
         blocks.table = table + self._allocator.take(missing)
         blocks.nodes = list(shared)
@@ -355,6 +363,10 @@ class KVCacheManager:
         tail = token_bytes(token_ids[whole * self.block_size : num_computed_tokens])
         if self._cache.register_tail(parent, tail, block_id):
             self._allocator.keep(block_id)
+
+    def _evict(self, block_id: int) -> None:
+        self._cache.forget_block(block_id)
+        self.num_evictions += 1
 
     def _move(self, kind: MoveKind, source: int, target: int) -> None:
         self._moves.append(BlockMove(kind, source, target))
