@@ -6,10 +6,12 @@ Every check that can refuse a request is made here, before anything is allocated
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 import numpy as np
 
 from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
+from pagemill.outputs import LogprobsAtPosition
 from pagemill.philox import derive_request_seed, derive_seed
 from pagemill.request import Request, RequestTimes, Sequence
 from pagemill.sampling_params import SamplingParams
@@ -17,6 +19,7 @@ from pagemill.scheduler.scheduler import Scheduler
 from pagemill.text.detokenizer import IncrementalDetokenizer
 from pagemill.text.stop_strings import StopStringMatcher
 from pagemill.text.tokenizer_protocol import Tokenizer
+from pagemill.token_processor import append_token
 
 
 class Admission:
@@ -83,6 +86,50 @@ class Admission:
         )
         self._scheduler.check_fits_ever(request)
         self._add_sequences(request)
+        return request
+
+    def fork(
+        self,
+        source: Sequence,
+        request_id: str,
+        params: SamplingParams | None,
+        num_output_tokens: int | None,
+        last_token_id: int | None,
+        now: float,
+    ) -> Request:
+        """Build a request that goes on from the first tokens of ``source``, or raise
+        `RequestError` and change nothing. See `pagemill.engine.LLMEngine.fork`.
+        """
+        origin = source.request
+        if params is None:
+            params = replace(origin.params, n=1, seed=None, max_tokens=origin.max_tokens)
+        outputs = _forked_outputs(source, num_output_tokens, last_token_id, params)
+        if params.n != 1:
+            raise InvalidParameterError("n", params.n, "must be 1 in a fork; fork again for more")
+        params = self._checked_params(params)
+        request = Request(
+            request_id=request_id,
+            prompt=origin.prompt,
+            prompt_token_ids=origin.prompt_token_ids,
+            params=params,
+            max_tokens=self._max_tokens(origin.num_prompt_tokens, params),
+            end_token_ids=self._end_token_ids(params),
+            priority=origin.priority,
+            times=RequestTimes(now),
+            cache_salt=origin.cache_salt,
+            prompt_logprobs=None if origin.prompt_logprobs is None else [*origin.prompt_logprobs],
+            num_cached_tokens=origin.num_cached_tokens,
+        )
+        if request.max_tokens <= len(outputs):
+            raise InvalidParameterError(
+                "max_tokens", request.max_tokens, f"must exceed the fork's {len(outputs)} tokens"
+            )
+        self._scheduler.check_fits_ever(request)
+        self._add_sequences(request)
+        (seq,) = request.sequences
+        for output in outputs:
+            if seq.finish_reason is None:  # other parameters may end it earlier
+                append_token(seq, *output)
         return request
 
     def _token_ids(self, prompt: str | SequenceOf[int]) -> list[int]:
@@ -193,3 +240,29 @@ class Admission:
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
         )
+
+
+def _forked_outputs(
+    source: Sequence, count: int | None, last_token_id: int | None, params: SamplingParams
+) -> list[tuple[int, float, LogprobsAtPosition | None]]:
+    """The tokens that a fork begins with: id, log-probability, and what to show of it."""
+    generated = len(source.output_token_ids)
+    if count is None:
+        count = generated
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= generated:
+        rule = f"must be in [0, {generated}], what was generated so far"
+        raise InvalidParameterError("num_output_tokens", count, rule)
+    if params.logprobs is not None and source.request.params.logprobs is None and count:
+        rule = "cannot be asked for in a fork of a request that did not"
+        raise InvalidParameterError("logprobs", params.logprobs, rule)
+    shown: list[LogprobsAtPosition | None] = [None] * count
+    if params.logprobs is not None:
+        shown[:] = source.logprobs[:count]
+    outputs = list(zip(source.output_token_ids, source.token_logprobs, shown, strict=False))
+    if last_token_id is not None:
+        known = source.logprobs[count - 1] if count and source.logprobs else {}
+        if last_token_id not in known:
+            rule = f"must be one of the tokens whose logprobs are known there: {sorted(known)}"
+            raise InvalidParameterError("last_token_id", last_token_id, rule)
+        outputs[-1] = (last_token_id, known[last_token_id].logprob, shown[-1])
+    return outputs

@@ -169,7 +169,7 @@ class EngineConfig:
         elif self.swap_path is not None or self.preemption_mode == "swap":
             raise ConfigError(
                 f"swap_space is 0, but preemption_mode={self.preemption_mode!r} and swap_path="
-                f"{self.swap_path!r}; give it a size such as swap_space=\"2GiB\""
+                f'{self.swap_path!r}; give it a size such as swap_space="2GiB"'
             )
 
     def _refuse_what_is_not_there_yet(self) -> None:

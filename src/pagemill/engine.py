@@ -25,7 +25,7 @@ from pagemill.errors import EngineError, InvalidParameterError, InvariantError
 from pagemill.kvcache.manager import KVCacheManager
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import RequestOutput
-from pagemill.request import Request
+from pagemill.request import Request, Sequence
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.policy import make_policy
 from pagemill.scheduler.preemption import PreemptionCosts
@@ -95,7 +95,7 @@ class LLMEngine:
         )
         self._processor = TokenProcessor(tokenizer, self.metrics)
         self._requests: dict[str, Request] = {}
-        self._aborted: list[RequestOutput] = []
+        self._ended_between_steps: list[RequestOutput] = []
         self._failure: EngineError | None = None
         self._closed = False
 
@@ -125,12 +125,7 @@ class LLMEngine:
             EngineError: the engine has failed and takes no requests.
         """
         self._check_alive()
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidParameterError("request_id", request_id, "must be a non-empty text")
-        if request_id in self._requests or any(
-            output.request_id == request_id for output in self._aborted
-        ):
-            raise InvalidParameterError("request_id", request_id, "is already in use")
+        self._check_new_id(request_id)
         request = self._admission.admit(
             request_id,
             prompt,
@@ -142,6 +137,51 @@ class LLMEngine:
         request.stream = stream
         self.scheduler.add(request)
         self._requests[request_id] = request
+
+    def fork(
+        self,
+        request_id: str,
+        new_request_id: str,
+        sampling_params: SamplingParams | None = None,
+        *,
+        index: int = 0,
+        num_output_tokens: int | None = None,
+        last_token_id: int | None = None,
+        stream: bool = True,
+    ) -> None:
+        """Let a request branch: queue another one that goes on from its first tokens.
+
+        The branch shares all blocks of keys and values up to there; a block is copied when one of
+        the two first writes to it. Its output begins with the tokens that it shares.
+
+        Args:
+            request_id: an unfinished request.
+            new_request_id: the name of the branch.
+            sampling_params: of the branch, ``max_tokens`` and ``min_tokens`` counted from its first
+                token; None: those of the request, with a random stream of its own.
+            index: which of the request's samples branches.
+            num_output_tokens: of that sample, how many are shared; None: all.
+            last_token_id: take the last of these for another token, one whose log-probability the
+                request was asked for (``SamplingParams.logprobs``) and so is known.
+            stream: as in `add_request`.
+
+        Raises:
+            RequestError: it cannot be done as asked; the engine is as before.
+        """
+        self._check_alive()
+        self._check_new_id(new_request_id)
+        source = self._find_sequence(request_id, index)
+        request = self._admission.fork(
+            source, new_request_id, sampling_params, num_output_tokens, last_token_id, self._clock()
+        )
+        request.stream = stream
+        (seq,) = request.sequences
+        if seq.finish_reason is None:
+            self.scheduler.add_fork(source, seq)
+            self._requests[new_request_id] = request
+        else:
+            self.scheduler.finish(seq)
+            self._report_ended(request)
 
     def abort(self, request_id: str, *, report: bool = True) -> bool:
         """End a request now and free what it holds.
@@ -160,15 +200,12 @@ class LLMEngine:
             if not seq.is_finished:
                 self._processor.abort(seq)
                 self.scheduler.finish(seq)
-        request.times.finished_seconds = self._clock()
-        self.metrics.on_finished(request)
-        if report:
-            self._aborted.append(request.to_output())
+        self._report_ended(request, report=report)
         return True
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do or to report."""
-        return bool(self._requests or self._aborted)
+        return bool(self._requests or self._ended_between_steps)
 
     def step(self) -> list[RequestOutput]:
         """Do one step; returns a snapshot of each streaming request that it changed, and of each
@@ -179,7 +216,7 @@ class LLMEngine:
         a Ctrl-C while the runner computes does no harm: the step has not happened then.
         """
         self._check_alive()
-        outputs, self._aborted = self._aborted, []
+        outputs, self._ended_between_steps = self._ended_between_steps, []
         if not self._requests:
             return outputs
         started = self._clock()
@@ -261,6 +298,32 @@ class LLMEngine:
                 self.metrics.on_finished(request)
         return list(applied.changed.values())
 
+    def _report_ended(self, request: Request, *, report: bool = True) -> None:
+        """A request has ended outside of a step; let the next one return its last output."""
+        request.times.finished_seconds = self._clock()
+        self.metrics.on_finished(request)
+        if report:
+            self._ended_between_steps.append(request.to_output())
+
+    def _check_new_id(self, request_id: object) -> None:
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidParameterError("request_id", request_id, "must be a non-empty text")
+        if request_id in self._requests or any(
+            output.request_id == request_id for output in self._ended_between_steps
+        ):
+            raise InvalidParameterError("request_id", request_id, "is already in use")
+
+    def _find_sequence(self, request_id: str, index: int) -> Sequence:
+        """An unfinished sequence by its name."""
+        request = self._requests.get(request_id)
+        if request is None:
+            raise InvalidParameterError("request_id", request_id, "names no unfinished request")
+        unfinished = {seq.index: seq for seq in request.sequences if not seq.is_finished}
+        if index not in unfinished:
+            rule = f"must be one of the unfinished samples of {request_id!r}: {sorted(unfinished)}"
+            raise InvalidParameterError("index", index, rule)
+        return unfinished[index]
+
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
         return self.metrics.stats()
@@ -288,7 +351,7 @@ class LLMEngine:
         self._closed = True
         for request_id in list(self._requests):
             self.abort(request_id, report=False)
-        self._aborted.clear()
+        self._ended_between_steps.clear()
         if self._failure is None:
             self._failure = EngineError("it was closed")
         self.runner.close()

@@ -71,6 +71,8 @@ class Sequence:
     rank: Rank = ()
     """Set by the scheduler on arrival, and kept."""
     logprobs: list[LogprobsAtPosition] = field(default_factory=list)
+    token_logprobs: list[float] = field(default_factory=list)
+    """Of each of ``output_token_ids``, in nats."""
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -127,10 +129,12 @@ class Sequence:
         start = self.positions_to_score(0, len(self.token_ids))
         return min(start.start if start else len(self.token_ids), len(self.token_ids) - 1)
 
-    def append_token(self, token_id: int) -> None:
+    def append_token(self, token_id: int, logprob: float) -> None:
         """Add one generated token; its key and value are computed in a later step."""
         self.token_ids.append(token_id)
         self.output_token_ids.append(token_id)
+        self.token_logprobs.append(logprob)
+        self.cumulative_logprob += logprob
 
 
 @dataclass(slots=True)

@@ -93,22 +93,10 @@ class TokenProcessor:
                 _finish(seq, "stop", NO_TOKEN_POSSIBLE)
             return
         self._metrics.on_token(seq, now)
-        seq.append_token(token_id)
-        seq.cumulative_logprob += sampled.logprobs.logprob
+        shown = None
         if request.params.logprobs is not None:
-            seq.logprobs.append(self._shown(token_id, sampled.logprobs))
-        if token_id in request.end_token_ids:
-            is_asked_for = token_id in request.params.stop_token_ids
-            # The token that ends a text is no part of it, unless that was asked for.
-            if request.params.include_stop_str_in_output and seq.detokenizer is not None:
-                seq.detokenizer.append(token_id)
-            _finish(seq, "stop", token_id if is_asked_for else None)
-            return
-        matched = None if seq.detokenizer is None else seq.detokenizer.append(token_id)
-        if matched is not None:
-            _finish(seq, "stop", matched.stop)
-        elif len(seq.output_token_ids) >= request.max_tokens:
-            _finish(seq, "length")
+            shown = self._shown(token_id, sampled.logprobs)
+        append_token(seq, token_id, sampled.logprobs.logprob, shown)
 
     def _add_prompt_logprobs(self, request: Request, position: int, scored: TokenLogprobs) -> None:
         assert request.prompt_logprobs is not None
@@ -130,6 +118,35 @@ class TokenProcessor:
         if self._tokenizer is None or token_id >= self._tokenizer.vocab_size:
             return ""
         return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+
+
+def append_token(
+    seq: Sequence, token_id: int, logprob: float, shown: LogprobsAtPosition | None
+) -> None:
+    """Append a token to ``seq`` and end it if it must end here.
+
+    Args:
+        seq: grows by the token, its text and its log-probabilities.
+        token_id: the token.
+        logprob: of it, in nats.
+        shown: what the request wants to see of the distribution, or None.
+    """
+    request = seq.request
+    seq.append_token(token_id, logprob)
+    if shown is not None:
+        seq.logprobs.append(shown)
+    if token_id in request.end_token_ids:
+        is_asked_for = token_id in request.params.stop_token_ids
+        # The token that ends a text is no part of it, unless that was asked for.
+        if request.params.include_stop_str_in_output and seq.detokenizer is not None:
+            seq.detokenizer.append(token_id)
+        _finish(seq, "stop", token_id if is_asked_for else None)
+        return
+    matched = None if seq.detokenizer is None else seq.detokenizer.append(token_id)
+    if matched is not None:
+        _finish(seq, "stop", matched.stop)
+    elif len(seq.output_token_ids) >= request.max_tokens:
+        _finish(seq, "length")
 
 
 def _finish(seq: Sequence, reason: FinishReason, stop_reason: int | str | None = None) -> None:

@@ -199,7 +199,7 @@ class KVCacheManager:
         """
         table = blocks.table
         missing = blocks_for_tokens(num_tokens, self.block_size) - len(table)
-        must_copy = blocks.shares_tail and self._allocator.ref_count(table[-1]) > 1
+        must_copy = blocks.shares_tail and not self._is_writable(table[-1])
         if missing + must_copy > self._allocator.num_free_blocks:
             return False
         if must_copy:
@@ -212,16 +212,22 @@ class KVCacheManager:
         table += self._allocator.take(missing)
         return True
 
-    def fork(self, blocks: SequenceBlocks, num_computed_tokens: int) -> SequenceBlocks:
-        """Share the blocks of the first ``num_computed_tokens`` tokens with a new sequence.
+    def fork(
+        self, blocks: SequenceBlocks, num_computed_tokens: int, num_shared_tokens: int
+    ) -> SequenceBlocks:
+        """Share the blocks of a sequence's first tokens with a new one.
 
-        A half-full last block is shared, too: whoever writes to it first, copies it.
+        Args:
+            blocks: of the sequence.
+            num_computed_tokens: of it.
+            num_shared_tokens: at most as many. Where they end inside a block, that is shared, too:
+                whoever writes to it first, copies it.
         """
-        whole, rest = divmod(num_computed_tokens, self.block_size)
+        whole, rest = divmod(num_shared_tokens, self.block_size)
         table = blocks.table[: whole + (rest > 0)]
-        assert rest == 0 or len(table) == len(blocks.table), "only a last block is half full"
         self._allocator.share(table)
-        blocks.shares_tail = blocks.shares_tail or rest > 0
+        if num_computed_tokens % self.block_size and len(table) == len(blocks.table):
+            blocks.shares_tail = True
         return SequenceBlocks(
             blocks.root, table, blocks.nodes[:whole], blocks.digests[:whole], [], rest > 0
         )
@@ -331,11 +337,10 @@ class KVCacheManager:
     def check_writable(self, block_ids: Iterable[int]) -> None:
         """Raise `InvariantError` if one of these blocks has several owners, or known content."""
         for block_id in block_ids:
-            owners = self._allocator.ref_count(block_id)
-            if owners != 1 or self._cache.knows(block_id):
+            if not self._is_writable(block_id):
                 raise InvariantError(
-                    f"block {block_id} is about to be written to, but it has {owners} owners or "
-                    f"its content is registered"
+                    f"block {block_id} is about to be written to, but it has "
+                    f"{self._allocator.ref_count(block_id)} owners or its content is registered"
                 )
 
     def _fill_table(
@@ -363,6 +368,9 @@ class KVCacheManager:
         tail = token_bytes(token_ids[whole * self.block_size : num_computed_tokens])
         if self._cache.register_tail(parent, tail, block_id):
             self._allocator.keep(block_id)
+
+    def _is_writable(self, block_id: int) -> bool:
+        return self._allocator.ref_count(block_id) == 1 and not self._cache.knows(block_id)
 
     def _evict(self, block_id: int) -> None:
         self._cache.forget_block(block_id)

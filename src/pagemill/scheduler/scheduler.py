@@ -88,7 +88,7 @@ class Scheduler:
             self.waiting.add(seq)
 
     def add_fork(self, source: Sequence, fork: Sequence) -> None:
-        """Queue a sequence whose tokens, but for the last one, are those of ``source``.
+        """Queue a sequence whose tokens, but for its last one, ``source`` has, too.
 
         It shares the blocks of ``source`` and runs at once, if that decodes and there is room for
         one more. Otherwise it waits, and looks for its prefix as everybody does.
@@ -96,7 +96,7 @@ class Scheduler:
         fork.rank = (self._rank(fork.request), fork.seq_id)
         if self._is_decoding(source) and self._has_slot_for_fork():
             self._start_running(fork)
-            self._share(source, fork, source.num_computed_tokens)
+            self._share(source, fork)
             self.decodes.add(fork)
         else:
             self.waiting.add(fork)
@@ -105,7 +105,7 @@ class Scheduler:
         """Take a sequence out, wherever it is, and give back what it holds."""
         if seq.status is SequenceStatus.RUNNING:
             self._stop_running(seq)
-        elif seq.status is not SequenceStatus.FINISHED:
+        elif seq in self.waiting:
             self.waiting.remove(seq)
         self.kv.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)
         seq.status = SequenceStatus.FINISHED
@@ -129,10 +129,11 @@ class Scheduler:
         """The step has run, and new tokens are appended: note what is computed now."""
         for seq in self.decodes.advance(plan.num_decodes):
             self.kv.note_computed(seq.blocks, seq.token_ids, seq.num_computed_tokens)
-        for first, fork in plan.forks:
-            self._share(first, fork, first.request.num_prompt_tokens)
-        for seq, num_tokens, is_last in plan.chunks:
+        for seq, num_tokens, _ in plan.chunks:
             seq.num_prefilled_tokens += num_tokens
+        for first, fork in plan.forks:
+            self._share(first, fork)
+        for seq, _, is_last in plan.chunks:
             self.kv.note_computed(seq.blocks, seq.token_ids, seq.num_prefilled_tokens)
             if is_last and seq.finish_reason is None:
                 self._prefills.remove(seq)
@@ -237,8 +238,10 @@ class Scheduler:
         if seq.status is SequenceStatus.SWAPPED:
             return False
         first = seq.request.sequences[0]
-        if first is not seq and first.status is SequenceStatus.RUNNING and not (
-            first.output_token_ids or self._is_decoding(first)
+        if (
+            first is not seq
+            and first.status is SequenceStatus.RUNNING
+            and not (first.output_token_ids or self._is_decoding(first))
         ):
             return True
         missing = self.kv.first_missing(seq.blocks, hit)
@@ -283,8 +286,7 @@ class Scheduler:
     def _has_slot_for_fork(self) -> bool:
         """Whether one more sequence may run that shares its blocks, and needs one of its own."""
         return (
-            len(self.running) < self.max_num_running
-            and self._num_growing < self.kv.num_free_blocks
+            len(self.running) < self.max_num_running and self._num_growing < self.kv.num_free_blocks
         )
 
     def _preempt(self, seq: Sequence, plan: SchedulerOutput) -> None:
@@ -321,10 +323,11 @@ class Scheduler:
     def _is_decoding(self, seq: Sequence) -> bool:
         return seq.row >= 0
 
-    def _share(self, source: Sequence, fork: Sequence, num_computed_tokens: int) -> None:
-        """Give ``fork``, which runs, the blocks of ``source``."""
-        fork.blocks = self.kv.fork(source.blocks, num_computed_tokens)
-        fork.num_prefilled_tokens = num_computed_tokens
+    def _share(self, source: Sequence, fork: Sequence) -> None:
+        """Give ``fork``, which runs, the blocks of ``source`` for all its tokens but the last."""
+        computed = source.num_computed_tokens
+        fork.num_prefilled_tokens = min(computed, fork.num_tokens - 1)
+        fork.blocks = self.kv.fork(source.blocks, computed, fork.num_prefilled_tokens)
         self._note_growth(fork)
         self._note_growth(source)
         if self._is_decoding(source):
