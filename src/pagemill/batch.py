@@ -114,8 +114,8 @@ class Batch:
     slot_mapping: IntArray  # [T] where the token's key and value go: block_id * block_size + offset
     query_start_loc: IntArray  # [B + 1] rows of sequence b: query_start_loc[b] to [b + 1]
     context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
-    block_tables: IntArray  # [B, max_blocks] physical block of each logical block; what is beyond
-    # a sequence's context means nothing
+    # [B, max_blocks] physical block of each logical one; what is beyond the context means nothing
+    block_tables: IntArray
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
     sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
     scoring: list[ScoringTask] = field(default_factory=list)  # by ascending logits_row

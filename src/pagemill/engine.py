@@ -291,10 +291,11 @@ class LLMEngine:
         self.scheduler.advance(plan)
         for seq in applied.ended:
             self.scheduler.finish(seq)
-        for seq in applied.ended:
-            request = seq.request
-            if request.is_finished and self._requests.pop(request.request_id, None):
+        for request_id in {seq.request.request_id for seq in applied.ended}:
+            request = self._requests[request_id]
+            if request.is_finished:
                 request.times.finished_seconds = now
+                del self._requests[request_id]
                 self.metrics.on_finished(request)
         return list(applied.changed.values())
 

@@ -22,9 +22,20 @@ from tests.core_helpers import ByteTokenizer, alone, assert_idle, prompt_of, sim
 FIRED: Counter[str | None] = Counter()
 """What happened in the examples of one run."""
 EVENTS = (
-    "whole-block hit, partial hit, copy on write, swapped, recomputed, preempted in auto mode, "
-    "eviction, chunked prompt, several samples, refused, stop, length, abort"
-).split(", ")
+    "whole-block hit",
+    "partial hit",
+    "copy on write",
+    "swapped",
+    "recomputed",
+    "preempted in auto mode",
+    "eviction",
+    "chunked prompt",
+    "several samples",
+    "refused",
+    "stop",
+    "length",
+    "abort",
+)
 BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 
 
@@ -114,7 +125,7 @@ def check_one_schedule(
         num_kv_blocks=max(pool_tokens // block_size, 1),
         block_size=block_size,
         tokenizer=ByteTokenizer(),
-        **options,
+        **options,  # type: ignore[arg-type]
     )
     use_priority = options["scheduling_policy"] == "priority"
     outputs, refused = drive(engine, arrivals, use_priority=use_priority)

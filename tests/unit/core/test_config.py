@@ -11,7 +11,8 @@ FIELDS = (
     "model tokenizer dtype quantization device num_threads max_model_len rope_scaling block_size "
     "num_kv_blocks kv_cache_memory kv_cache_dtype max_num_seqs max_num_batched_tokens "
     "scheduling_policy enable_prefix_caching prefix_cache_partial_hits preemption_mode swap_space "
-    "swap_path speculative tensor_parallel_size gpu_memory_utilization enforce_eager deterministic seed check_invariants"
+    "swap_path speculative tensor_parallel_size gpu_memory_utilization enforce_eager deterministic "
+    "seed check_invariants"
 )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pagemill import (
     RequestTooLargeError,
     SamplingParams,
 )
-from pagemill.batch import Batch, SampledToken, StepResult, TokenLogprobs
+from pagemill.batch import Batch, BlockMove, SampledToken, StepResult, TokenLogprobs
 from pagemill.runner.simulated import SimulatedRunner
 from tests.core_helpers import (
     ByteTokenizer,
@@ -209,6 +210,9 @@ def test_max_tokens_0_scores_the_prompt_and_generates_nothing() -> None:
 
 class FailingRunner:
     vocab_size = 10
+
+    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
+        pass
 
     def execute(self, batch: Batch) -> StepResult:
         raise RuntimeError("out of memory")
