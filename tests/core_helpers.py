@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
@@ -41,6 +41,8 @@ def simulated_engine(
     vocab_size: int = 1000,
     tokenizer: ByteTokenizer | None = None,
     num_swap_slots: int = 0,
+    block_bytes: int = 1,
+    fingerprint: Callable[[], str] = str,
     **config: object,
 ) -> LLMEngine:
     """An engine on the simulated runner, audited after every step.
@@ -65,6 +67,8 @@ def simulated_engine(
         num_kv_blocks=num_kv_blocks,
         max_model_len=max_model_len,
         num_swap_slots=num_swap_slots,
+        block_bytes=block_bytes,
+        fingerprint=fingerprint,
         clock=clock,
     )
 
@@ -82,9 +86,9 @@ def run_to_end(engine: LLMEngine, max_steps: int = 20_000) -> dict[str, RequestO
 
 
 def assert_idle(engine: LLMEngine) -> None:
-    """An idle engine holds nothing."""
+    """An idle engine holds nothing but what is pinned."""
     engine.audit()
-    assert engine.kv.num_free_blocks == engine.kv.num_blocks
+    assert engine.kv.num_free_blocks == engine.kv.num_usable_blocks
     assert engine.kv.num_swapped_blocks == 0
     assert len(engine.scheduler.running) == len(engine.scheduler.waiting) == 0
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 
+from pagemill import __version__
 from pagemill.batch import ModelRunner
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
 from pagemill.errors import ConfigError
-from pagemill.kernels import native
+from pagemill.kernels import description, native
 from pagemill.kernels.native import NativeLibrary
 from pagemill.kernels.packing import Quantization
 from pagemill.kvcache.sizing import PoolSize, size_pool
+from pagemill.loading.fingerprint import ModelFingerprint
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
 from pagemill.loading.weights import Packing, Weights
@@ -94,9 +98,30 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         max_model_len=model_config.max_model_len,
         num_swap_slots=len(swap.slots),
         block_bytes=pool.block_bytes,
+        fingerprint=_fingerprint(config, model_config, ModelFingerprint(loaded.source_path)),
         eos_token_ids=_eos_token_ids(loaded),
     )
     return Assembly(engine, model_config, loaded.tokenizer, pool)
+
+
+def _fingerprint(
+    config: EngineConfig, model_config: ModelConfig, files: ModelFingerprint
+) -> Callable[[], str]:
+    """All that the bits of keys and values depend on, but for the tokens."""
+
+    def describe() -> str:
+        parts = (
+            __version__,
+            description(),
+            config.dtype,
+            config.quantization,
+            _kv_dtype(config),
+            model_config,
+            files.hexdigest,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    return describe
 
 
 def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:

@@ -152,6 +152,14 @@ class ModelRunner(Protocol):
         """Make ``moves``, as if one after another in this order."""
         ...
 
+    def read_block(self, block_id: int) -> bytes:
+        """The keys and values of a block in all layers."""
+        ...
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put back what `read_block` gave, into the same block or another."""
+        ...
+
     def execute(self, batch: Batch) -> StepResult:
         """Run one step. Reads and writes only slots named by the batch."""
         ...

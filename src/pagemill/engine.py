@@ -22,6 +22,7 @@ from pagemill.batch import Batch, BlockMove, ModelRunner, StepResult
 from pagemill.batch_builder import build_batch
 from pagemill.config import EngineConfig
 from pagemill.errors import EngineError, InvalidParameterError, InvariantError
+from pagemill.kept_prefixes import KeptPrefixes
 from pagemill.kvcache.manager import KVCacheManager
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import RequestOutput
@@ -46,6 +47,7 @@ class LLMEngine:
         max_model_len: longest prompt + output of one sequence, in tokens.
         num_swap_slots: blocks that the runner has room for outside its pool.
         block_bytes: keys and values of one block in all layers.
+        fingerprint: names the model and all that its keys and values depend on.
         eos_token_ids: what ends a sequence unless ignored; None: the tokenizer's.
         clock: monotonic seconds; a virtual one in simulations.
     """
@@ -60,6 +62,7 @@ class LLMEngine:
         max_model_len: int,
         num_swap_slots: int = 0,
         block_bytes: int = 1,
+        fingerprint: Callable[[], str] = str,
         eos_token_ids: frozenset[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,6 +84,8 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
+        self.kept_prefixes = KeptPrefixes(self.kv, self.scheduler, runner, block_bytes, fingerprint)
+        """Pins, saves and loads prefixes; between two steps."""
         self.metrics = MetricsCollector(self.kv, self.scheduler, clock)
         self._clock = clock
         if eos_token_ids is None:

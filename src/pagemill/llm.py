@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
+from pathlib import Path
 from typing import Any, Self, cast
 
 from tqdm import tqdm
@@ -13,6 +14,8 @@ from pagemill.assembly import build_engine
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 from pagemill.errors import InvalidParameterError, RequestError
 from pagemill.interrupts import InterruptFlag
+from pagemill.kept_prefixes import PinnedPrefix
+from pagemill.kvcache.prefix_file import LoadedPrefixes
 from pagemill.outputs import RequestOutput
 from pagemill.sampling_params import SamplingParams
 
@@ -52,6 +55,8 @@ class LLM:
         prompts: Prompt | SequenceOf[Prompt],
         sampling_params: ParamsForAll = None,
         use_tqdm: bool = True,
+        *,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts; all of them share the engine's batches.
 
@@ -59,6 +64,7 @@ class LLM:
             prompts: a text, a list of texts, a list of token ids, or a list of those lists.
             sampling_params: one for all, or one for each prompt; None: `SamplingParams` defaults.
             use_tqdm: show a progress bar.
+            cache_salt: share computed prefixes among calls of the same salt only.
 
         Returns:
             One output for each prompt, in their order.
@@ -67,7 +73,8 @@ class LLM:
             RequestError: a prompt cannot be served as asked; then nothing is generated for any.
         """
         listed = _listed(prompts)
-        return self._run(listed, _params_for_each(sampling_params, len(listed)), use_tqdm)
+        params = _params_for_each(sampling_params, len(listed))
+        return self._run(listed, params, use_tqdm, cache_salt)
 
     def chat(
         self,
@@ -77,6 +84,7 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of several, through the model's own chat template.
 
@@ -86,6 +94,7 @@ class LLM:
             use_tqdm: show a progress bar.
             add_generation_prompt: end the prompt where the assistant's answer begins.
             continue_final_message: let the model go on with the last message instead.
+            cache_salt: as for `generate`.
 
         Raises:
             RequestError: a message is malformed, or the model has no chat template.
@@ -101,7 +110,47 @@ class LLM:
             )
             for conversation in conversations
         ]
-        return self._run(prompts, _params_for_each(sampling_params, len(prompts)), use_tqdm)
+        params = _params_for_each(sampling_params, len(prompts))
+        return self._run(prompts, params, use_tqdm, cache_salt)
+
+    def pin_prefix(self, prefix: Prompt, *, cache_salt: str | None = None) -> PinnedPrefix:
+        """Compute a prefix, say a long system prompt, and keep its blocks until `unpin_prefix`.
+
+        Whatever begins with it starts behind it, however long ago it was last used. A text is
+        encoded as a prompt is; a chat's prefix is best given as token ids.
+
+        Raises:
+            RequestError: it cannot be served, or prefix caching is off.
+            RequestTooLargeError: what is under way could not finish without these blocks.
+        """
+        if not self.engine.config.enable_prefix_caching:
+            raise RequestError("pin_prefix needs enable_prefix_caching=True")
+        params = SamplingParams(max_tokens=0)
+        (output,) = self._run([prefix], [params], use_tqdm=False, cache_salt=cache_salt)
+        with self._lock:
+            return self.engine.kept_prefixes.pin(output.prompt_token_ids, cache_salt)
+
+    def unpin_prefix(self, pinned: PinnedPrefix) -> None:
+        """Let a pinned prefix be evicted like any other. Harmless if it was unpinned before."""
+        with self._lock:
+            self.engine.kept_prefixes.unpin(pinned)
+
+    def save_prefix_cache(self, path: str | Path) -> int:
+        """Write the computed blocks that the pool holds to a file; returns how many.
+
+        Prefixes under a cache salt stay out of it.
+        """
+        with self._lock:
+            return self.engine.kept_prefixes.save(path)
+
+    def load_prefix_cache(self, path: str | Path) -> LoadedPrefixes:
+        """Take up the blocks of a file, as many as there are empty ones; says what became of each.
+
+        Raises:
+            InvalidFileError: it is no such file, or of another model or configuration.
+        """
+        with self._lock:
+            return self.engine.kept_prefixes.load(path)
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
@@ -118,7 +167,11 @@ class LLM:
         self.close()
 
     def _run(
-        self, prompts: SequenceOf[Prompt], params: SequenceOf[SamplingParams], use_tqdm: bool
+        self,
+        prompts: SequenceOf[Prompt],
+        params: SequenceOf[SamplingParams],
+        use_tqdm: bool,
+        cache_salt: str | None,
     ) -> list[RequestOutput]:
         """Run requests to their end; on any failure none of them is left in the engine."""
         ids: list[str] = []
@@ -127,7 +180,9 @@ class LLM:
             try:
                 for prompt, one in zip(prompts, params, strict=True):
                     request_id = f"call-{self._num_calls}-{len(ids)}"
-                    self.engine.add_request(request_id, prompt, one, stream=False)
+                    self.engine.add_request(
+                        request_id, prompt, one, cache_salt=cache_salt, stream=False
+                    )
                     ids.append(request_id)
                 finished = self._step_to_end(frozenset(ids), use_tqdm, interrupted)
             except BaseException:

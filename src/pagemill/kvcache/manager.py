@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pagemill.batch import BlockMove, MoveKind
 from pagemill.errors import InvariantError
@@ -16,6 +16,7 @@ from pagemill.kvcache.block_hash import (
     token_bytes,
 )
 from pagemill.kvcache.prefix_cache import CachedBlock, PrefixCache, PrefixHit
+from pagemill.kvcache.prefix_file import LoadedPrefixes, Record
 from pagemill.kvcache.sequence_blocks import SequenceBlocks
 from pagemill.kvcache.swap_space import SwapSpace
 
@@ -69,7 +70,8 @@ class KVCacheManager:
         self._allocator = BlockAllocator(num_blocks, self._evict)
         self._swap = SwapSpace(num_swap_slots)
         self._moves: list[BlockMove] = []
-        self._pinned: dict[str, SequenceBlocks] = {}
+        self._pinned: dict[int, list[int]] = {}
+        self._num_pins = 0
 
     # How much there is
 
@@ -96,7 +98,7 @@ class KVCacheManager:
     @property
     def num_usable_blocks(self) -> int:
         """Blocks of the pool that are not pinned."""
-        return self.num_blocks - len({b for held in self._pinned.values() for b in held.table})
+        return self.num_blocks - len(self._pinned_blocks())
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -317,6 +319,64 @@ class KVCacheManager:
         moves, self._moves = self._moves, []
         return moves
 
+    # What is to stay
+
+    def num_usable_after_pin(self, hit: PrefixHit) -> int:
+        """`num_usable_blocks` if the blocks of ``hit`` were pinned, too."""
+        return self.num_blocks - len(self._pinned_blocks() | set(_blocks_of(hit)))
+
+    def pin(self, hit: PrefixHit) -> tuple[int, int]:
+        """Hold on to the blocks of ``hit``; returns the pin's number and how many they are."""
+        table = _blocks_of(hit)
+        self._allocator.share(table)
+        self._num_pins += 1
+        self._pinned[self._num_pins] = table
+        return self._num_pins, len(table)
+
+    def unpin(self, number: int) -> None:
+        """Let go of them; harmless if that was done."""
+        self._allocator.release(self._pinned.pop(number, []))
+
+    def unsalted_nodes(self) -> list[CachedBlock]:
+        """Every whole block of prefixes without a cache salt, parents before their children."""
+        return self._cache.nodes_below(self._cache.root(extras_bytes(None)))
+
+    def restore(
+        self, records: Iterable[Record | None], write: Callable[[int, bytes], None]
+    ) -> LoadedPrefixes:
+        """Put saved blocks of prefixes without a cache salt into empty blocks of the pool.
+
+        Args:
+            records: parents before their children; None for one that could not be read.
+            write: writes a block's content.
+        """
+        loaded = LoadedPrefixes()
+        restored: list[int] = []
+        root = self._cache.root(extras_bytes(None))
+        for record in records:
+            parent = None if record is None else self._cache.get(record.parent, root)
+            if (
+                record is None
+                or parent is None
+                or self._cache.digest_after(parent, record.tokens) != record.digest
+            ):
+                loaded.num_damaged += 1
+            elif self._cache.get(record.digest, root) is not None:
+                loaded.num_known += 1
+            elif self._allocator.num_free_blocks == self._allocator.num_cached_blocks:
+                loaded.num_without_room += 1
+            else:
+                (block_id,) = self._allocator.take(1)
+                write(block_id, record.content)
+                self._cache.register(parent, record.tokens, record.digest, block_id)
+                self._allocator.keep(block_id)
+                self._allocator.release([block_id])
+                restored.append(block_id)
+                loaded.num_loaded += 1
+        for block_id in reversed(restored):  # parents are evicted after their children
+            self._allocator.touch(block_id)
+        return loaded
+
     # The audit
 
     def audit(
@@ -328,8 +388,7 @@ class KVCacheManager:
             holders: of all blocks but the pinned ones.
             swapped: of all swap slots.
         """
-        tables = [blocks.table for blocks in holders]
-        self._allocator.audit([*tables, *(pinned.table for pinned in self._pinned.values())])
+        self._allocator.audit([*(blocks.table for blocks in holders), *self._pinned.values()])
         self._swap.audit([blocks.swap_slots for blocks in swapped])
         if self._moves:
             raise InvariantError(f"{len(self._moves)} moves were planned and never made")
@@ -369,6 +428,9 @@ class KVCacheManager:
         if self._cache.register_tail(parent, tail, block_id):
             self._allocator.keep(block_id)
 
+    def _pinned_blocks(self) -> set[int]:
+        return {block_id for table in self._pinned.values() for block_id in table}
+
     def _is_writable(self, block_id: int) -> bool:
         return self._allocator.ref_count(block_id) == 1 and not self._cache.knows(block_id)
 
@@ -378,3 +440,8 @@ class KVCacheManager:
 
     def _move(self, kind: MoveKind, source: int, target: int) -> None:
         self._moves.append(BlockMove(kind, source, target))
+
+
+def _blocks_of(hit: PrefixHit) -> list[int]:
+    found = hit.nodes if hit.partial is None else [*hit.nodes, hit.partial]
+    return [node.block_id for node in found]

@@ -166,10 +166,14 @@ class PrefixCache:
         """The content of ``block_id`` is lost. What continues it is found no more."""
         self._drop(self._by_block[block_id])
 
-    def nodes(self) -> list[CachedBlock]:
-        """Every full block that can be found, parents before their children."""
+    def get(self, digest: bytes, root: CachedBlock) -> CachedBlock | None:
+        """The whole block of that name, or ``root`` if that is its name."""
+        return root if digest == root.digest else self._by_digest.get(digest)
+
+    def nodes_below(self, root: CachedBlock) -> list[CachedBlock]:
+        """Every whole block that continues ``root``, parents before their children."""
         found: list[CachedBlock] = []
-        level = list(self._roots.values())
+        level = [root]
         while level:
             level = [child for node in level for _, child in node.children if child.digest]
             found += level

@@ -37,6 +37,19 @@ class KVPool:
         """Keys and values of layer ``index``, ``[num_blocks, block_size, Hkv, D]`` each."""
         return self._layers[index]
 
+    def read_block(self, block_id: int) -> bytes:
+        """Keys and values of a block, one layer after another."""
+        return b"".join(
+            part[block_id].cpu().numpy().tobytes() for layer in self._layers for part in layer
+        )
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put back what `read_block` gave."""
+        numbers = torch.from_numpy(np.frombuffer(content, np.float32).copy())
+        parts = numbers.view(2 * len(self._layers), -1)
+        for part, values in zip((p for layer in self._layers for p in layer), parts, strict=True):
+            part[block_id] = values.view_as(part[block_id])
+
     def move_blocks(self, moves: Sequence[BlockMove], swap: SwapMemory) -> None:
         """Make ``moves``, as if one after another.
 

@@ -49,17 +49,30 @@ class NativeKVPool:
         self, config: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str = "float32"
     ) -> None:
         self._layers: list[KVCacheStruct] = []
-        self._memory: list[npt.NDArray[np.uint8]] = []
+        self._blocks: list[npt.NDArray[np.uint8]] = []
+        """Of each layer, ``[num_blocks, block_bytes]``."""
         for _ in range(config.num_layers):
             cache = _layer_cache(config, num_blocks, block_size, kv_dtype)
             memory = np.zeros(num_blocks * cache.block_bytes + 64, np.uint8)
-            cache.blocks = -(-memory.ctypes.data // 64) * 64
-            self._memory.append(memory)
+            start = -memory.ctypes.data % 64
+            cache.blocks = memory.ctypes.data + start
+            blocks = memory[start : start + num_blocks * cache.block_bytes]
+            self._blocks.append(blocks.reshape(num_blocks, cache.block_bytes))
             self._layers.append(cache)
 
     def layer(self, index: int) -> KVCacheStruct:
         """Keys and values of layer ``index``."""
         return self._layers[index]
+
+    def read_block(self, block_id: int) -> bytes:
+        """A block of every layer, one after another."""
+        return b"".join(blocks[block_id].tobytes() for blocks in self._blocks)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put back what `read_block` gave."""
+        parts = np.frombuffer(content, np.uint8).reshape(len(self._blocks), -1)
+        for blocks, part in zip(self._blocks, parts, strict=True):
+            blocks[block_id] = part
 
     def move_blocks(
         self, threads: ThreadPool, moves: Sequence[BlockMove], swap: SwapMemory
@@ -130,6 +143,14 @@ class NativeRunner:
     def move_blocks(self, moves: Sequence[BlockMove]) -> None:
         """Make ``moves``, as if one after another in this order."""
         self._kv.move_blocks(self._pool, moves, self._swap)
+
+    def read_block(self, block_id: int) -> bytes:
+        """The keys and values of a block in all layers."""
+        return self._kv.read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put back what `read_block` gave, into the same block or another."""
+        self._kv.write_block(block_id, content)
 
     def execute(self, batch: Batch) -> StepResult:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""

@@ -102,6 +102,14 @@ class SimulatedRunner:
         if self._clock is not None:
             self._clock.advance(self._cost.per_move_seconds * len(moves))
 
+    def read_block(self, block_id: int) -> bytes:
+        """The hashes of a block."""
+        return self._slots.reshape(-1, self.block_size)[block_id].tobytes()
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put hashes back."""
+        self._slots.reshape(-1, self.block_size)[block_id] = np.frombuffer(content, np.uint64)
+
     def execute(self, batch: Batch) -> StepResult:
         """Write the slots of all rows, then draw and score from the rows that want logits."""
         self._write(batch)

@@ -38,6 +38,14 @@ class TorchRunner:
         """Make ``moves``, as if one after another in this order."""
         self._kv.move_blocks(moves, self._swap)
 
+    def read_block(self, block_id: int) -> bytes:
+        """The keys and values of a block in all layers."""
+        return self._kv.read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Put back what `read_block` gave, into the same block or another."""
+        self._kv.write_block(block_id, content)
+
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""

@@ -1,0 +1,110 @@
+"""Prefixes that are to stay: pinned in the pool, or saved to a file and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagemill.batch import ModelRunner
+from pagemill.errors import RequestError, RequestTooLargeError
+from pagemill.kvcache.manager import KVCacheManager
+from pagemill.kvcache.prefix_file import (
+    LoadedPrefixes,
+    Record,
+    Shape,
+    read_prefix_file,
+    write_prefix_file,
+)
+from pagemill.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedPrefix:
+    """Blocks that nobody else gets until `KeptPrefixes.unpin`."""
+
+    number: int
+    num_tokens: int
+    num_blocks: int
+
+
+class KeptPrefixes:
+    """Pins, saves and loads what the prefix cache holds. Only between two steps.
+
+    Args:
+        kv: the block accounting.
+        scheduler: knows who still has to fit beside what is pinned.
+        runner: holds the bytes.
+        block_bytes: of a block's keys and values in all layers.
+        fingerprint: names the model and all that its keys and values depend on.
+    """
+
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        block_bytes: int,
+        fingerprint: Callable[[], str],
+    ) -> None:
+        self._kv = kv
+        self._scheduler = scheduler
+        self._runner = runner
+        self._block_bytes = block_bytes
+        self._fingerprint = fingerprint
+
+    def pin(self, token_ids: Sequence[int], cache_salt: str | None = None) -> PinnedPrefix:
+        """Keep the blocks of a prefix that has been computed.
+
+        Raises:
+            RequestError: it is not in the cache (run it first), or prefix caching is off.
+            RequestTooLargeError: without these blocks a request could not finish that is under way.
+        """
+        hit = self._kv.find_prefix(
+            self._kv.new_sequence(cache_salt), token_ids, max_tokens=len(token_ids)
+        )
+        num_found = len(hit.nodes) * self._kv.block_size + hit.num_partial_tokens
+        if num_found < len(token_ids):
+            raise RequestError(
+                f"only {num_found} of the prefix's {len(token_ids)} tokens are in the cache; run "
+                f"it first, with enable_prefix_caching on"
+            )
+        left = self._kv.num_usable_after_pin(hit)
+        for seq in (*self._scheduler.running, *self._scheduler.waiting):
+            request = seq.request
+            needed = self._kv.blocks_needed_at_most(request.num_prompt_tokens, request.max_tokens)
+            if needed > left:
+                raise RequestTooLargeError(
+                    f"pinning these {len(token_ids)} tokens would leave {left} KV blocks, but "
+                    f"request {request.request_id!r}, which is under way, may need {needed}"
+                )
+        number, num_blocks = self._kv.pin(hit)
+        return PinnedPrefix(number, len(token_ids), num_blocks)
+
+    def unpin(self, pinned: PinnedPrefix) -> None:
+        """Let the blocks go; they stay in the cache until somebody needs them. Harmless twice."""
+        self._kv.unpin(pinned.number)
+
+    def save(self, path: str | Path) -> int:
+        """Write every whole block of the cache to a file; returns how many.
+
+        Prefixes under a cache salt stay out of it: they belong to somebody.
+        """
+        return write_prefix_file(path, self._shape(), self._records())
+
+    def load(self, path: str | Path) -> LoadedPrefixes:
+        """Bring the blocks of a file into empty blocks of the pool.
+
+        Raises:
+            InvalidFileError: it is no such file, or of another model or configuration.
+        """
+        return self._kv.restore(read_prefix_file(path, self._shape()), self._runner.write_block)
+
+    def _shape(self) -> Shape:
+        return Shape(self._fingerprint(), self._kv.block_size, self._block_bytes)
+
+    def _records(self) -> Iterator[Record]:
+        for node in self._kv.unsalted_nodes():
+            assert node.parent is not None
+            content = self._runner.read_block(node.block_id)
+            yield Record(node.digest, node.parent.digest, node.tokens, content)

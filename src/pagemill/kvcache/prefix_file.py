@@ -1,0 +1,136 @@
+"""Computed blocks in a file: the format, and its refusal to believe what it reads.
+
+    magic     16 bytes
+    header    length (4 bytes), then JSON: format, fingerprint, block_size, block_bytes, num_blocks
+    records   one a block, parents before their children:
+              digest      16 bytes  of the chain up to this block
+              parent      16 bytes  digest of the block before it, or of the root
+              tokens      block_size * 4 bytes
+              content     block_bytes of keys and values
+              checksum    16 bytes  BLAKE2b of all that is before it in the record
+
+The fingerprint says which model, computed how, the values belong to. A file with another one is
+refused; a record whose checksum or whose place in the chain is wrong is skipped, and so is what
+continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from pagemill.errors import InvalidFileError
+from pagemill.kvcache.block_hash import DIGEST_BYTES, TOKEN_BYTES
+
+MAGIC = b"pagemill prefix\n"
+FORMAT = 1
+_MOST_HEADER_BYTES = 1 << 20
+
+
+class Shape(NamedTuple):
+    """What a file's blocks are."""
+
+    fingerprint: str
+    block_size: int
+    block_bytes: int
+
+
+class Record(NamedTuple):
+    """One block."""
+
+    digest: bytes
+    parent: bytes
+    tokens: bytes
+    content: bytes
+
+
+@dataclass(slots=True)
+class LoadedPrefixes:
+    """What became of the blocks of a file."""
+
+    num_loaded: int = 0
+    num_known: int = 0
+    """In the cache already."""
+    num_damaged: int = 0
+    """Checksum or place in the chain wrong, or continuing one that was left out."""
+    num_without_room: int = 0
+    """No block of the pool was empty any more. Nothing is evicted for what may never be used."""
+
+
+def write_prefix_file(path: str | Path, shape: Shape, records: Iterable[Record]) -> int:
+    """Write a file, whole or not at all; returns how many records it has."""
+    path = Path(path)
+    count = 0
+    # In the same directory, so that taking the name is one atomic step.
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            header = json.dumps({"format": FORMAT, **shape._asdict()}).encode()
+            file.write(MAGIC + len(header).to_bytes(4, "little") + header)
+            for record in records:
+                data = b"".join(record)
+                file.write(data + _checksum(data))
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    return count
+
+
+def read_prefix_file(path: str | Path, shape: Shape) -> Iterator[Record | None]:
+    """The records of a file, and None for each that is damaged.
+
+    Raises:
+        InvalidFileError: it is no such file, or of another model or configuration.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        _check_header(path, _read_header(path, file), shape)
+        sizes = (DIGEST_BYTES, DIGEST_BYTES, shape.block_size * TOKEN_BYTES, shape.block_bytes)
+        while data := file.read(sum(sizes) + DIGEST_BYTES):
+            content, checksum = data[: sum(sizes)], data[sum(sizes) :]
+            if _checksum(content) != checksum:
+                yield None
+                continue
+            at = 0
+            fields = []
+            for size in sizes:
+                fields.append(content[at : at + size])
+                at += size
+            yield Record(*fields)
+
+
+def _read_header(path: str | Path, file: BinaryIO) -> dict[str, Any]:
+    if file.read(len(MAGIC)) != MAGIC:
+        raise InvalidFileError(f"{path} is not a file of cached prefixes")
+    length = int.from_bytes(file.read(4), "little")
+    if length > _MOST_HEADER_BYTES:
+        raise InvalidFileError(f"{path}: a header of {length} bytes; the file is damaged")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError as error:
+        raise InvalidFileError(f"{path}: its header is damaged") from error
+    if not isinstance(header, dict):
+        raise InvalidFileError(f"{path}: its header is damaged")
+    return header
+
+
+def _check_header(path: str | Path, header: dict[str, Any], shape: Shape) -> None:
+    for name, wanted in {"format": FORMAT, **shape._asdict()}.items():
+        if header.get(name) != wanted:
+            raise InvalidFileError(
+                f"{path} holds prefixes of {name} {header.get(name)!r}, but this engine has "
+                f"{wanted!r}; save the cache again with the model and options in use"
+            )
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
