@@ -21,6 +21,9 @@ from pagemill.text.stop_strings import StopStringMatcher
 from pagemill.text.tokenizer_protocol import Tokenizer
 from pagemill.token_processor import append_token
 
+MAX_DEADLINE_SECONDS = 1e6
+"""So that a rank keeps its microseconds."""
+
 
 class Admission:
     """Validates requests and gives them their numbers.
@@ -59,6 +62,7 @@ class Admission:
         prompt: str | SequenceOf[int],
         params: SamplingParams,
         priority: int,
+        deadline_seconds: float | None,
         cache_salt: str | None,
         now: float,
     ) -> Request:
@@ -69,7 +73,8 @@ class Admission:
             raise InvalidParameterError("cache_salt", cache_salt, "must be a text")
         if not isinstance(params, SamplingParams):
             raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
-        self._scheduler.policy.check(priority)
+        if deadline_seconds is not None:
+            _check_deadline(deadline_seconds)
         token_ids = self._token_ids(prompt)
         params = self._checked_params(params)
         request = Request(
@@ -81,9 +86,11 @@ class Admission:
             end_token_ids=self._end_token_ids(params),
             priority=priority,
             times=RequestTimes(now),
+            deadline_seconds=deadline_seconds,
             cache_salt=cache_salt,
             prompt_logprobs=None if params.prompt_logprobs is None else [None],
         )
+        self._scheduler.policy.check(request)
         self._scheduler.check_fits_ever(request)
         self._add_sequences(request)
         return request
@@ -115,6 +122,7 @@ class Admission:
             max_tokens=self._max_tokens(origin.num_prompt_tokens, params),
             end_token_ids=self._end_token_ids(params),
             priority=origin.priority,
+            deadline_seconds=origin.deadline_seconds,
             times=RequestTimes(now),
             cache_salt=origin.cache_salt,
             prompt_logprobs=None if origin.prompt_logprobs is None else [*origin.prompt_logprobs],
@@ -266,3 +274,10 @@ def _forked_outputs(
             raise InvalidParameterError("last_token_id", last_token_id, rule)
         outputs[-1] = (last_token_id, known[last_token_id].logprob, shown[-1])
     return outputs
+
+
+def _check_deadline(seconds: object) -> None:
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not (is_number and 0 < seconds <= MAX_DEADLINE_SECONDS):  # type: ignore[operator]
+        rule = f"must be a number in (0, {MAX_DEADLINE_SECONDS:.0f}], seconds from now"
+        raise InvalidParameterError("deadline_seconds", seconds, rule)

@@ -114,7 +114,7 @@ class Batch:
     slot_mapping: IntArray  # [T] where the token's key and value go: block_id * block_size + offset
     query_start_loc: IntArray  # [B + 1] rows of sequence b: query_start_loc[b] to [b + 1]
     context_lens: IntArray  # [B] tokens of the sequence whose KV exists once this step has run
-    # [B, max_blocks] physical block of each logical one; what is beyond the context means nothing
+    # [B, max_blocks] physical block of each logical one; beyond the context it means nothing
     block_tables: IntArray
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
     sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
@@ -143,7 +143,7 @@ class ModelRunner(Protocol):
     """Computes one batch: writes the KV of its tokens, then samples and scores.
 
     A runner owns the KV pool of ``num_kv_blocks * block_size`` slots, and the swap slots; the core
-    only hands out their numbers. `execute` must compute each row from that row's own sequence alone.
+    only hands out their numbers. `execute` must compute each row from its own sequence alone.
     """
 
     vocab_size: int

@@ -20,7 +20,7 @@ DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "int8")
 QUANTIZATIONS = ("int8", "int4")
-POLICIES = ("fcfs", "priority")
+POLICIES = ("fcfs", "priority", "deadline")
 PREEMPTION_MODES = ("auto", "swap", "recompute")
 MAX_THREADS = 1024
 """With far more the OpenMP runtime ends the process instead of raising an error."""
@@ -72,7 +72,7 @@ class EngineConfig:
     """The budget of one step: prompt chunks and decodes together. Also bounds the number of
     running sequences, so that a step can always give each of them a token."""
     scheduling_policy: str | SchedulingPolicy = "fcfs"
-    """``fcfs``, ``priority``, or an object of yours that follows `SchedulingPolicy`."""
+    """``fcfs``, ``priority``, ``deadline``, or an object that follows `SchedulingPolicy`."""
     enable_prefix_caching: bool = True
     """Keep computed blocks after their sequence has ended, and share them with whatever begins with
     the same tokens."""

@@ -111,6 +111,7 @@ class LLMEngine:
         sampling_params: SamplingParams | None = None,
         priority: int = 0,
         *,
+        deadline_seconds: float | None = None,
         cache_salt: str | None = None,
         stream: bool = True,
     ) -> None:
@@ -121,6 +122,8 @@ class LLMEngine:
             prompt: a text, or its token ids.
             sampling_params: default `SamplingParams`.
             priority: smaller is more urgent; only under ``scheduling_policy="priority"``.
+            deadline_seconds: when it should have ended, from now; only under
+                ``scheduling_policy="deadline"``.
             cache_salt: computed prefixes are shared among requests of the same salt only.
             stream: let `step` report the request after every token, not only at its end.
 
@@ -136,6 +139,7 @@ class LLMEngine:
             prompt,
             SamplingParams() if sampling_params is None else sampling_params,
             priority,
+            deadline_seconds,
             cache_salt,
             self._clock(),
         )

@@ -183,6 +183,8 @@ class Request:
     """Ids that end a sequence: end-of-sequence (unless ignored) and ``stop_token_ids``."""
     priority: int
     times: RequestTimes
+    deadline_seconds: float | None = None
+    """When it should have ended, after its arrival; for ``scheduling_policy="deadline"``."""
     cache_salt: str | None = None
     """Computed prefixes are shared among requests of the same salt only."""
     stream: bool = True

@@ -135,8 +135,8 @@ class NativePagedModel(PagedModel):
             max_num_batched_tokens=1024,
             num_threads=2,
         )
-        for memory in self.runner._kv._memory:
-            memory.view(np.float32)[:] = np.nan
+        for blocks in self.runner._kv._blocks:
+            blocks.view(np.float32)[:] = np.nan
 
     def logits(self, batch: Batch) -> torch.Tensor:
         pieces: list[torch.Tensor] = []

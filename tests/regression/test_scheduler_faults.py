@@ -7,7 +7,7 @@ import pytest
 from pagemill import InvalidParameterError, RequestOutput, RequestTooLargeError, SamplingParams
 from pagemill.engine import LLMEngine
 from pagemill.request import Request, SequenceStatus
-from pagemill.scheduler.policy import PriorityPolicy
+from pagemill.scheduler.policy import DeadlinePolicy, PriorityPolicy
 from pagemill.scheduler.scheduler_output import SchedulerOutput
 from tests.core_helpers import (
     BLOCK,
@@ -268,7 +268,7 @@ class PreemptedFirst:
     def rank(self, request: Request) -> float:
         return -request.times.num_preemptions
 
-    def check(self, priority: int) -> None:
+    def check(self, request: Request) -> None:
         """Take every priority."""
 
 
@@ -289,3 +289,39 @@ def test_a_policy_that_favours_the_preempted_does_not_make_them_preempt_each_oth
     assert engine.metrics.num_preemptions_recompute > 0
     for i in range(3):
         assert tokens(outputs[str(i)]) == tokens(alone(prompt_of(4, start=i), params, block_size=1))
+
+
+def test_the_earliest_deadline_goes_first_and_one_without_is_not_starved() -> None:
+    policy = DeadlinePolicy(default_deadline_seconds=1.0)
+    engine = simulated_engine(max_num_seqs=1, scheduling_policy=policy)
+    for name, deadline in (("none", None), ("late", 5.0), ("soon", 0.5), ("now", 0.1)):
+        params = SamplingParams(max_tokens=3)
+        engine.add_request(name, prompt_of(5), params, deadline_seconds=deadline)
+    order = []
+    while engine.has_unfinished_requests():
+        order += [output.request_id for output in engine.step() if output.finished]
+    assert order == ["now", "soon", "none", "late"]
+
+    engine.add_request("patient", prompt_of(20), SamplingParams(max_tokens=10))
+    for i in range(500):
+        engine.add_request(
+            f"{i}", prompt_of(20, i), SamplingParams(max_tokens=10), deadline_seconds=0.01
+        )
+        done = {output.request_id: output for _ in range(5) for output in engine.step()}
+        if "patient" in done and done["patient"].finished:
+            break
+    else:
+        pytest.fail("the request without a deadline starved")
+    engine.close()
+
+
+@pytest.mark.parametrize("deadline", [0, -1.0, float("nan"), float("inf"), "soon", True, 1e7])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused(deadline: object) -> None:
+    engine = simulated_engine(scheduling_policy="deadline")
+    with pytest.raises(InvalidParameterError, match="deadline_seconds must be a number in"):
+        engine.add_request("r", [1], deadline_seconds=deadline)  # type: ignore[arg-type]
+
+
+def test_a_deadline_that_the_policy_would_ignore_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="deadline_seconds must be None under"):
+        simulated_engine().add_request("r", [1], deadline_seconds=1.0)

@@ -21,8 +21,9 @@ INT, FLOAT, TEXT, NAME, FILE, FLAG = "INT", "FLOAT", "TEXT", "NAME", "FILE", ""
 """Placeholders of values in the help; a flag has none."""
 JSON_LINE_HELP = """\
 A JSON line of --prompts-file has either "prompt": a text or a list of token ids, or "messages": \
-[{"role": "user", "content": "Hi"}] of a conversation. Beside it may be "priority" and any \
-sampling field, which wins over the option: temperature, top_p, top_k, min_p, repetition_penalty, \
+[{"role": "user", "content": "Hi"}] of a conversation. Beside it may be "priority", \
+"deadline_seconds", "cache_salt" and any sampling field, which wins over the option: \
+temperature, top_p, top_k, min_p, repetition_penalty, \
 presence_penalty, frequency_penalty, logit_bias, allowed_token_ids, bad_words, \
 bad_words_token_ids, seed, n, stop, stop_token_ids, include_stop_str_in_output, ignore_eos, \
 min_tokens, max_tokens, logprobs, prompt_logprobs, skip_special_tokens."""
@@ -228,7 +229,7 @@ class EngineOptions:
         _engine("--max-num-batched-tokens", help="Most tokens of one step.", metavar=INT),
     ] = None
     scheduling_policy: Annotated[
-        str | None, _engine("--scheduling-policy", help="fcfs or priority.", metavar=NAME)
+        str | None, _engine("--scheduling-policy", help="fcfs, priority or deadline.", metavar=NAME)
     ] = None
     check_invariants: Annotated[
         bool,

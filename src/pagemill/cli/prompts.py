@@ -2,7 +2,8 @@
 
 A prompts file holds one prompt a line, or JSON lines if its first line is a JSON object. A JSON
 line has a ``prompt`` (a text or a list of token ids) or the ``messages`` of a conversation and,
-beside it, any field of `SamplingParams` and ``priority``; they win over the command line's options.
+beside it, any field of `SamplingParams` and of `REQUEST_FIELDS`; they win over the command line's
+options.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pagemill.errors import RequestError
 from pagemill.loading.chat_messages import check_messages
 from pagemill.sampling_params import SamplingParams
 
+REQUEST_FIELDS = ("priority", "deadline_seconds", "cache_salt")
+"""Arguments of `LLMEngine.add_request` that may stand beside a prompt."""
 ONLY_PROMPT = "the prompt"
 """The source of a ``-p`` that is the only one."""
 
@@ -32,7 +35,8 @@ class Ask:
     source: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Sampling fields of this prompt alone."""
-    priority: int = 0
+    request_fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of `REQUEST_FIELDS`, those that it has."""
     messages: Sequence[Message] | None = None
     """A conversation to answer, in place of ``prompt``."""
 
@@ -129,7 +133,8 @@ def make_jobs(asks: Sequence[Ask], options: Mapping[str, Any]) -> list[Job]:
             where = f"{ask.source}: " if ask.fields else ""
             raise RequestError(f"{where}{error}") from error
         name = f"request-{number}"
-        jobs.append(Job(name, ask.prompt, params, ask.priority, is_default, source, ask.messages))
+        given = (ask.request_fields, is_default, source, ask.messages)
+        jobs.append(Job(name, ask.prompt, params, *given))
     return jobs
 
 
@@ -171,19 +176,19 @@ def _from_json(line: str, source: str) -> Ask:
         raise RequestError(
             f'{source}: must be a JSON object with either a "prompt" or "messages", got {line[:80]}'
         )
-    priority = fields.pop("priority", 0)
+    request_fields = {name: fields.pop(name) for name in REQUEST_FIELDS if name in fields}
     if "messages" in fields:
         try:
             messages = check_messages(fields.pop("messages"))
         except RequestError as error:
             raise RequestError(f"{source}: {error}") from error
-        return Ask("", source, fields, priority, messages)
+        return Ask("", source, fields, request_fields, messages)
     prompt = fields.pop("prompt")
     if not isinstance(prompt, str | list):
         raise RequestError(f"{source}: prompt must be a text or token ids, got {prompt!r}")
     if isinstance(prompt, str):
         prompt = checked_text(prompt, source)
-    return Ask(prompt, source, fields, priority)
+    return Ask(prompt, source, fields, request_fields)
 
 
 def checked_text(text: str, source: str) -> str:

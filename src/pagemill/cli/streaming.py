@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pagemill.engine import LLMEngine
@@ -22,7 +22,8 @@ class Job:
     request_id: str
     prompt: str | Sequence[int]
     params: SamplingParams
-    priority: int = 0
+    request_fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of `LLMEngine.add_request`."""
     shrink_to_fit: bool = False
     """``params.max_tokens`` is only a default: take what the context leaves if that is less."""
     source: str = ""
@@ -84,13 +85,13 @@ def run_jobs(
 def _add(engine: LLMEngine, job: Job) -> None:
     try:
         try:
-            engine.add_request(job.request_id, job.prompt, job.params, job.priority)
+            engine.add_request(job.request_id, job.prompt, job.params, **job.request_fields)
         except RequestTooLargeError:
             if not job.shrink_to_fit:
                 raise
             # Without max_tokens the engine gives what fits, or says why nothing does.
             params = replace(job.params, max_tokens=None)
-            engine.add_request(job.request_id, job.prompt, params, job.priority)
+            engine.add_request(job.request_id, job.prompt, params, **job.request_fields)
     except RequestError as error:
         if not job.source:
             raise

@@ -104,7 +104,7 @@ class SimulatedRunner:
 
     def read_block(self, block_id: int) -> bytes:
         """The hashes of a block."""
-        return self._slots.reshape(-1, self.block_size)[block_id].tobytes()
+        return bytes(self._slots.reshape(-1, self.block_size)[block_id])
 
     def write_block(self, block_id: int, content: bytes) -> None:
         """Put hashes back."""

@@ -8,6 +8,7 @@ its rank for life: that the best-ranked one always advances is what makes all of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pagemill.errors import ConfigError, InvalidParameterError
@@ -25,8 +26,10 @@ class SchedulingPolicy(Protocol):
         """
         ...
 
-    def check(self, priority: int) -> None:
-        """Raise `InvalidParameterError` if this policy has no use for ``priority``."""
+    def check(self, request: Request) -> None:
+        """Raise `InvalidParameterError` if the request's priority or deadline is nothing that this
+        policy has a use for.
+        """
         ...
 
 
@@ -39,12 +42,10 @@ class FCFSPolicy:
         """Arrival, in seconds."""
         return request.times.arrival_seconds
 
-    def check(self, priority: int) -> None:
-        """Refuse priorities: they would be ignored."""
-        if priority != 0:
-            raise InvalidParameterError(
-                "priority", priority, "must be 0 under scheduling_policy='fcfs'; use 'priority'"
-            )
+    def check(self, request: Request) -> None:
+        """Refuse priorities and deadlines: they would be ignored."""
+        _refuse_priority(request, self.name)
+        _refuse_deadline(request, self.name)
 
 
 class PriorityPolicy:
@@ -71,18 +72,71 @@ class PriorityPolicy:
         """Virtual arrival, in seconds."""
         return request.times.arrival_seconds + request.priority * self.aging_seconds
 
-    def check(self, priority: int) -> None:
-        """Bound the value, so that a rank keeps its microseconds."""
-        if not -1000 <= priority <= 1000:
-            raise InvalidParameterError("priority", priority, "must be in [-1000, 1000]")
+    def check(self, request: Request) -> None:
+        """Bound the value, so that a rank keeps its microseconds; refuse deadlines."""
+        if not -1000 <= request.priority <= 1000:
+            raise InvalidParameterError("priority", request.priority, "must be in [-1000, 1000]")
+        _refuse_deadline(request, self.name)
+
+
+class DeadlinePolicy:
+    """Earliest deadline first (Liu and Layland, JACM 1973).
+
+    A request's deadline is so many seconds after its arrival; one without gets
+    ``default_deadline_seconds``. So it waits at most for those that arrive within that time after
+    it: an endless stream of urgent requests cannot starve it. A deadline that has passed is not
+    given up: the request is then more urgent than all that came later.
+
+    Args:
+        default_deadline_seconds: of a request that has none.
+    """
+
+    name = "deadline"
+
+    def __init__(self, default_deadline_seconds: float = 60.0) -> None:
+        if not 0.0 < default_deadline_seconds < float("inf"):
+            raise ConfigError(
+                f"default_deadline_seconds must be positive and finite, got "
+                f"{default_deadline_seconds}"
+            )
+        self.default_deadline_seconds = default_deadline_seconds
+
+    def rank(self, request: Request) -> float:
+        """The deadline, in seconds of the engine's clock."""
+        deadline = request.deadline_seconds
+        after = self.default_deadline_seconds if deadline is None else deadline
+        return request.times.arrival_seconds + after
+
+    def check(self, request: Request) -> None:
+        """Refuse priorities; the deadline was checked at the door."""
+        _refuse_priority(request, self.name)
+
+
+def _refuse_priority(request: Request, policy: str) -> None:
+    if request.priority != 0:
+        raise InvalidParameterError(
+            "priority",
+            request.priority,
+            f"must be 0 under scheduling_policy={policy!r}; use 'priority'",
+        )
+
+
+def _refuse_deadline(request: Request, policy: str) -> None:
+    if request.deadline_seconds is not None:
+        raise InvalidParameterError(
+            "deadline_seconds",
+            request.deadline_seconds,
+            f"must be None under scheduling_policy={policy!r}; use 'deadline'",
+        )
 
 
 def make_policy(policy: str | SchedulingPolicy) -> SchedulingPolicy:
     """The policy that ``EngineConfig.scheduling_policy`` names, or the object itself."""
-    if policy == "fcfs":
-        return FCFSPolicy()
-    if policy == "priority":
-        return PriorityPolicy()
     if isinstance(policy, str):
-        raise ConfigError(f"scheduling_policy must be one of fcfs, priority, got {policy!r}")
+        return _POLICIES[policy]()
     return policy
+
+
+_POLICIES: dict[str, Callable[[], SchedulingPolicy]] = {
+    policy.name: policy for policy in (FCFSPolicy, PriorityPolicy, DeadlinePolicy)
+}

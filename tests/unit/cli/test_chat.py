@@ -181,9 +181,9 @@ def test_chat_draws_as_the_model_card_says_unless_told_otherwise(
     engine, seen = small_engine(), []
     add_request = engine.add_request
 
-    def spy(name: str, prompt: list[int], params: SamplingParams, priority: int) -> None:
+    def spy(name: str, prompt: list[int], params: SamplingParams) -> None:
         seen.append((params.temperature, params.top_p))
-        add_request(name, prompt, params, priority)
+        add_request(name, prompt, params)
 
     monkeypatch.setattr(engine, "add_request", spy)
     for sampling in ({}, {"temperature": 0.7}):

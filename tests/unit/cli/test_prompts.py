@@ -41,7 +41,8 @@ def test_json_lines_bring_their_own_sampling_fields_which_win(tmp_path: Path) ->
     asks = from_file(written(tmp_path, "\n".join(map(json.dumps, lines))))
     first, second = make_jobs(asks, {"max_tokens": 9, "seed": 5})
     assert (first.prompt, first.params.max_tokens, first.params.stop) == ("a\nb", 3, ("x",))
-    assert (first.priority, first.params.seed, second.priority) == (-2, 5, 0)
+    assert (first.params.seed, second.params.seed) == (5, 5)
+    assert (first.request_fields, second.request_fields) == ({"priority": -2}, {})
     assert (second.prompt, second.params.max_tokens) == ([1, 2], 9)
 
 

@@ -28,7 +28,6 @@ def test_the_field_names_are_the_published_ones() -> None:
         ("tensor_parallel_size", 2),
         ("gpu_memory_utilization", 0.9),
         ("enforce_eager", True),
-        ("scheduling_policy", "deadline"),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name_and_value(field: str, value: object) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from pagemill import (
     RequestTooLargeError,
     SamplingParams,
 )
-from pagemill.batch import Batch, BlockMove, SampledToken, StepResult, TokenLogprobs
+from pagemill.batch import Batch, SampledToken, StepResult, TokenLogprobs
 from pagemill.runner.simulated import SimulatedRunner
 from tests.core_helpers import (
     ByteTokenizer,
@@ -208,17 +207,12 @@ def test_max_tokens_0_scores_the_prompt_and_generates_nothing() -> None:
     assert output.outputs[0].finish_reason == "length"
 
 
-class FailingRunner:
-    vocab_size = 10
-
-    def move_blocks(self, moves: Sequence[BlockMove]) -> None:
-        pass
+class FailingRunner(SimulatedRunner):
+    def __init__(self) -> None:
+        super().__init__(num_kv_blocks=64, block_size=16, vocab_size=10)
 
     def execute(self, batch: Batch) -> StepResult:
         raise RuntimeError("out of memory")
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_failing_runner_closes_the_engine_with_its_own_message() -> None:

@@ -15,9 +15,9 @@ class ShortestFirst:
     def rank(self, request: Request) -> float:
         return request.num_prompt_tokens + request.max_tokens
 
-    def check(self, priority: int) -> None:
-        if priority:
-            raise InvalidParameterError("priority", priority, "must be 0")
+    def check(self, request: Request) -> None:
+        if request.priority:
+            raise InvalidParameterError("priority", request.priority, "must be 0")
 
 
 def test_a_policy_of_ones_own_decides_who_goes_first() -> None:
