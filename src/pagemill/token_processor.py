@@ -24,13 +24,15 @@ class Applied(NamedTuple):
     ended: list[Sequence]
     """Sequences that have a ``finish_reason`` now."""
     changed: dict[str, Request]
-    """Requests with something to show, by id."""
+    """Requests with something to show, by id: those that stream, and those with an end."""
 
     def note(self, seq: Sequence) -> None:
         """``seq`` gained a token, or ended."""
-        if seq.finish_reason is not None:
+        has_ended = seq.finish_reason is not None
+        if has_ended:
             self.ended.append(seq)
-        self.changed[seq.request.request_id] = seq.request
+        if has_ended or seq.request.stream:
+            self.changed[seq.request.request_id] = seq.request
 
 
 class TokenProcessor:

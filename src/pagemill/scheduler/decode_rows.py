@@ -71,9 +71,20 @@ class DecodeRows:
 
     def note_table(self, seq: Sequence) -> None:
         """The block table of a decoding sequence has changed."""
+        table = seq.blocks.table
+        self.reserve(seq.row + 1, len(table))
+        self.tables[seq.row, : len(table)] = table
+        self._note_room(seq)
+
+    def note_last_block(self, seq: Sequence) -> None:
+        """Only the last block of the table is new."""
+        table = seq.blocks.table
+        self.reserve(seq.row + 1, len(table))
+        self.tables[seq.row, len(table) - 1] = table[-1]
+        self._note_room(seq)
+
+    def _note_room(self, seq: Sequence) -> None:
         blocks, row = seq.blocks, seq.row
-        self.reserve(row + 1, len(blocks.table))
-        self.tables[row, : len(blocks.table)] = blocks.table
         # A shared tail must be asked for before it is written to.
         self._room[row] = 0 if blocks.shares_tail else len(blocks.table) * self._block_size
 

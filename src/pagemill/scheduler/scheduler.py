@@ -154,7 +154,7 @@ class Scheduler:
         for seq in sorted(self.decodes.without_room(), key=lambda seq: seq.rank):
             # It may have been the victim of one before it.
             if self._is_decoding(seq) and self._make_room(seq, plan):
-                self.decodes.note_table(seq)
+                self.decodes.note_last_block(seq)
                 self._note_growth(seq)
         plan.num_decodes = plan.num_tokens = len(self.decodes)
 
