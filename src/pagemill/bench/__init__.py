@@ -1,0 +1,8 @@
+"""Benchmarks: ``pagemill bench NAME``, each one command that measures and reports.
+
+    environment   what a result was measured on, and how quiet that was
+    report        JSON, tables for the terminal and for ``docs/performance.md``
+    progress      a bar on standard error
+
+Every result carries its environment, and every figure stands beside what it is compared with.
+"""
