@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -84,6 +84,7 @@ class NativeRunner:
         kv_dtype: ``float32``, ``bfloat16`` or ``int8``: how keys and values are kept.
         max_num_batched_tokens: the largest number of rows in a step.
         num_threads: that compute, the caller included.
+        cpus: that the threads are pinned to, see `ThreadPool`; empty: none is pinned.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class NativeRunner:
         kv_dtype: str = "float32",
         max_num_batched_tokens: int,
         num_threads: int,
+        cpus: Sequence[int] = (),
     ) -> None:
         self.vocab_size = config.vocab_size
-        self._pool = ThreadPool(library, num_threads)
+        self._pool = ThreadPool(library, num_threads, cpus)
         self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
         self._rotations = model.rotations
         self._body = Recorder(self._pool, max_num_batched_tokens)
