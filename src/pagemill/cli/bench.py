@@ -12,7 +12,9 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from pagemill.cli.options import FILE, INT
+from pagemill.cli.option_groups import expand_options
+from pagemill.cli.options import FILE, INT, TEXT, DebugOption
+from pagemill.cli.parsed import Parsed
 from pagemill.errors import ConfigError
 
 app = typer.Typer(
@@ -79,3 +81,34 @@ class BenchOptions:
         from pagemill.kernels.native import available_cpus
 
         return available_cpus()
+
+
+@app.command()
+@expand_options({})
+def roofline(
+    options: BenchOptions,
+    shapes: Annotated[
+        str,
+        typer.Option("--shapes", help="smollm2, large or all.", metavar=TEXT),
+    ] = "smollm2",
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--formats", help="Of weights, as in Q4_0,float32; default all.", metavar=TEXT
+        ),
+    ] = None,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Measure what this machine allows, and what share of it each op of the kernels reaches."""
+    from pagemill.bench.roofline import RooflineCommand
+
+    command = RooflineCommand(
+        num_threads=options.threads,
+        repeats=options.repeats,
+        shapes=shapes,
+        formats=formats,
+        json=options.json,
+        docs=options.docs,
+        from_json=options.from_json,
+    )
+    return Parsed(command, debug)

@@ -8,7 +8,7 @@
 
 namespace pagemill {
 
-// Bytes that one look of the reading loop takes; sizes must be a multiple.
+// The reading loop takes so many bytes in a pass; a rest below that is not read.
 constexpr int kPeakReadBytes = 256;
 
 // The 32-bit words of data added up, modulo 2^32: one stream of loads, as a linear map with one row
@@ -22,7 +22,8 @@ using PeakRead = uint32_t (*)(const uint8_t* data, int64_t num_bytes);
 // kernels of the set have for it (weights up to 127). The sum is modulo 2^32.
 using PeakMultiplyBytes = int64_t (*)(int64_t rounds, uint8_t weight, int8_t activation,
                                       uint32_t* checksum);
-// Floats: fused where the set can. Exact while rounds * weight * activation is below 2^24.
+// Floats: fused where the set can. Exact while 48 * rounds * weight * activation, a lane's part of
+// the sum, is below 2^24.
 using PeakMultiplyFloats = int64_t (*)(int64_t rounds, float weight, float activation,
                                        double* checksum);
 
