@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,7 +12,7 @@ import torch
 
 from pagemill import __version__
 from pagemill.batch import ModelRunner
-from pagemill.config import EngineConfig
+from pagemill.config import EngineConfig, parse_cpus
 from pagemill.engine import LLMEngine
 from pagemill.errors import ConfigError
 from pagemill.kernels import description, native
@@ -59,7 +59,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         ConfigError: the configuration does not fit the model or the machine.
         ModelError: the model cannot be found, read or run.
     """
-    num_threads = config.num_threads or usable_processors()
+    num_threads, cpus = plan_threads(config)
     torch.set_num_threads(num_threads)
     library = native_library(config)
     loaded = load_model(config.model, config.tokenizer, progress=progress)
@@ -89,6 +89,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
             swap=swap,
             max_num_batched_tokens=config.max_num_batched_tokens,
             num_threads=num_threads,
+            cpus=cpus,
         )
     engine = LLMEngine(
         config,
@@ -155,6 +156,7 @@ def native_library(config: EngineConfig) -> NativeLibrary | None:
             ("quantization", config.quantization, None),
             ("kv_cache_dtype", _kv_dtype(config), "float32"),
             ("deterministic", config.deterministic, None),
+            ("cpu_affinity", config.cpu_affinity, None),
         ):
             if value != without:
                 raise ConfigError(
@@ -199,6 +201,24 @@ def _packing(config: EngineConfig, num_threads: int) -> Packing:
 
 def _kv_dtype(config: EngineConfig) -> str:
     return "float32" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+
+
+def plan_threads(config: EngineConfig) -> tuple[int, Sequence[int]]:
+    """How many threads compute, and the CPUs that they are pinned to, if any.
+
+    Raises:
+        ConfigError: this process may not use one of the CPUs.
+    """
+    cpus: Sequence[int] = ()
+    if config.cpu_affinity == "auto":
+        cpus = native.usable_cpus()
+    elif config.cpu_affinity is not None:
+        cpus = parse_cpus("cpu_affinity", config.cpu_affinity)
+        native.check_cpus("cpu_affinity", cpus)
+    num_threads = config.num_threads or usable_processors()
+    if cpus and config.num_threads is None:
+        num_threads = min(num_threads, len(cpus))
+    return num_threads, cpus
 
 
 def usable_processors() -> int:

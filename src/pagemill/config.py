@@ -50,7 +50,12 @@ class EngineConfig:
     device: str = "auto"
     """``cpu`` (which is what ``auto`` means today)."""
     num_threads: int | None = None
-    """Threads that compute; None: the processors that this process may use."""
+    """Threads that compute; None: the processors that this process may use, or those of
+    ``cpu_affinity``."""
+    cpu_affinity: str | None = None
+    """Pins the native kernels' threads, one to each CPU in turn: ``"auto"``, the CPUs that this
+    process may use, or a list such as ``"0-3,8"``. The first is left for the thread that calls the
+    engine, which is not moved. None: the system moves all of them."""
     max_model_len: int | None = None
     """Longest prompt + output in tokens; None: what the model was trained for (or what
     ``rope_scaling`` stretches it to)."""
@@ -143,6 +148,8 @@ class EngineConfig:
         for name in ("enable_prefix_caching", "prefix_cache_partial_hits", "check_invariants"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be a bool, got {getattr(self, name)!r}")
+        if self.cpu_affinity not in (None, "auto"):
+            parse_cpus("cpu_affinity", self.cpu_affinity)
         if self.kv_cache_memory is not None:
             if self.num_kv_blocks is not None:
                 raise ConfigError(
@@ -218,6 +225,20 @@ def parse_bytes(name: str, value: int | str) -> int:
     if size_bytes < 1 or not math.isfinite(size_bytes) or size_bytes > 2**62:
         raise ConfigError(f"{name} must be between 1 and 2**62 bytes, got {value!r}")
     return int(size_bytes)
+
+
+def parse_cpus(name: str, value: object) -> tuple[int, ...]:
+    """CPU numbers of a text such as ``"0-3,8"``, in its order; errors name ``name``."""
+    cpus: list[int] = []
+    for part in value.split(",") if isinstance(value, str) else [""]:
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not found:
+            raise ConfigError(f'{name} must be "auto" or CPU numbers as "0-3,8", got {value!r}')
+        cpus += found
+    if len(set(cpus)) < len(cpus):
+        raise ConfigError(f"{name} must name each CPU once, got {value!r}")
+    return tuple(cpus)
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

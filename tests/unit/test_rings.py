@@ -8,7 +8,7 @@ from pathlib import Path
 import pagemill
 
 PACKAGE = Path(pagemill.__file__).parent
-SERVICE = {"llm", "cli", "assembly"}
+SERVICE = {"llm", "cli", "assembly", "bench"}
 EXECUTION = {
     "runner.torch_runner",
     "runner.native_runner",

@@ -1,6 +1,6 @@
-"""The command line: ``pagemill generate``, ``pagemill chat``, ``pagemill info``.
+"""The command line: ``pagemill generate``, ``chat``, ``info``, ``bench``.
 
-    app        parse and run
+    app        parse and run; bench has the benchmarks
     failures   what went wrong, as an exit code and a line on standard error
     options    the options that commands share; option_groups makes them typer's
     defaults   what a command takes where the user says nothing

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from pagemill import __version__
-from pagemill.cli import EXIT_INTERRUPTED, defaults
+from pagemill.cli import EXIT_INTERRUPTED, bench, defaults
 from pagemill.cli.failures import EXIT_CLOSED_PIPE, drop_stdout, report_failure
 from pagemill.cli.option_groups import expand_options
 from pagemill.cli.options import (
@@ -30,18 +30,9 @@ from pagemill.cli.options import (
     ModelOption,
     SamplingOptions,
 )
+from pagemill.cli.parsed import Parsed
 from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError
-
-
-class Parsed(NamedTuple):
-    """A command whose options are known."""
-
-    command: Callable[[], int]
-    """Does the work; returns the exit code."""
-    debug: bool
-    """Whether an error shows its traceback."""
-
 
 app = typer.Typer(
     name="pagemill",
@@ -51,6 +42,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pagemill import __version__, kernels
-from pagemill.assembly import configure_model, plan_pool, usable_processors
+from pagemill.assembly import configure_model, plan_pool, plan_threads
 from pagemill.config import EngineConfig
 from pagemill.kernels import native
 from pagemill.kvcache.manager import blocks_for_tokens
@@ -30,7 +30,7 @@ _WEIGHT_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def describe_environment(config: EngineConfig) -> Section:
     """What is the same for every model."""
-    num_threads = config.num_threads or usable_processors()
+    num_threads = plan_threads(config)[0]
     return {
         "pagemill": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",

@@ -156,6 +156,7 @@ class EngineOptions:
         "dtype": EngineConfig.dtype,
         "quantization": "none",
         "num_threads": "the processors that it may use",
+        "cpu_affinity": "none",
         "max_model_len": "what the model was trained for",
         "rope_scaling": "the model's own",
         "block_size": EngineConfig.block_size,
@@ -187,6 +188,14 @@ class EngineOptions:
     ] = None
     num_threads: Annotated[
         int | None, _engine("--num-threads", help="Threads that compute.", metavar=INT)
+    ] = None
+    cpu_affinity: Annotated[
+        str | None,
+        _engine(
+            "--cpu-affinity",
+            help='Pin the threads: auto, or CPU numbers such as "0-3,8".',
+            metavar=TEXT,
+        ),
     ] = None
     max_model_len: Annotated[
         int | None,

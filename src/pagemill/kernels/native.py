@@ -108,12 +108,7 @@ class ThreadPool:
         self.num_threads = available_cpus() if num_threads is None else num_threads
         if self.num_threads < 1:
             raise ConfigError(f"num_threads must be at least 1, got {self.num_threads}")
-        allowed = _affinity()
-        for cpu in cpus:
-            if cpu not in allowed:
-                raise ConfigError(
-                    f"this process may not run on CPU {cpu}; its CPUs are {sorted(allowed)}"
-                )
+        check_cpus("cpus", cpus)
         self._library = library
         array = (c_int32 * len(cpus))(*cpus)
         self.handle: int | None = library.functions.pagemill_pool_create(
@@ -179,15 +174,27 @@ def available_cpus() -> int:
     A container's quota is in time, not CPUs: if more threads run than it pays for, all of them
     stand still together for the rest of each period.
     """
-    cpus = len(_affinity())
+    cpus = len(usable_cpus())
     quota = cgroup_quota_cpus(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
     return cpus if quota is None else max(1, min(cpus, int(quota + 0.5)))
 
 
-def _affinity() -> set[int]:
+def usable_cpus() -> list[int]:
+    """The CPUs that this process may run on, ascending."""
     if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def check_cpus(name: str, cpus: Sequence[int]) -> None:
+    """Raise `ConfigError`, which names ``name``, for a CPU that this process may not run on."""
+    usable = usable_cpus()
+    for cpu in cpus:
+        if cpu not in usable:
+            raise ConfigError(
+                f"{name}: this process may not run on CPU {cpu}; its CPUs are "
+                f"{', '.join(map(str, usable))}"
+            )
 
 
 def cgroup_quota_cpus(root: Path, membership: Path) -> float | None:

@@ -141,6 +141,7 @@ class PackedWeight:
         num_rows: N.
         num_cols: K.
         num_bytes: what it takes in memory, padding included.
+        data: that memory.
         struct: what kernels read: `PackedWeightStruct`, or `FloatWeightStruct` if `is_float`.
     """
 
@@ -153,8 +154,8 @@ class PackedWeight:
         self.num_bytes = lay_out(None)
         if self.num_bytes < 0:
             raise ValueError(f"no packed layout for {name}")
-        self._buffer = _aligned(self.num_bytes)
-        lay_out(self._buffer.ctypes.data)
+        self.data = _aligned(self.num_bytes)
+        lay_out(self.data.ctypes.data)
         self.format = name
         self.struct = struct
         self.num_rows: int = struct.num_rows
@@ -193,6 +194,25 @@ class PackedWeight:
         read = library.pagemill_dequantize_float if is_float else library.pagemill_dequantize_packed
         read(self.struct, ids.ctypes.data, len(ids), out.ctypes.data)
         return out
+
+
+def empty_weight(name: str, num_rows: int, num_cols: int) -> PackedWeight:
+    """Panels of a format by its name (`PackedWeight.format`), not filled yet.
+
+    Raises ValueError where there is no such format, or it has no rows of ``num_cols`` columns.
+    """
+    base, _, group = name.partition("-")
+    size = (num_rows, num_cols)
+    for quantization, number in _QUANTIZED.items():
+        if base == quantization:
+            group_size = PER_CHANNEL if group == "row" else int(group)
+            return PackedWeight.empty_packed(name, number, group_size, *size)
+    if name not in StoredType.__members__:
+        raise ValueError(f"there is no format {name}")
+    stored = StoredType[name]
+    if stored.is_float:
+        return PackedWeight.empty_float(stored, *size)
+    return PackedWeight.empty_packed(name, stored, PER_CHANNEL, *size)
 
 
 @dataclass(frozen=True, slots=True)

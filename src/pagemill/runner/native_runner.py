@@ -109,6 +109,7 @@ class NativeRunner:
         swap: where blocks go that are moved out of the pool.
         max_num_batched_tokens: the largest number of rows in a step.
         num_threads: that compute, the caller included.
+        cpus: that the threads are pinned to, see `ThreadPool`; empty: none is pinned.
     """
 
     def __init__(
@@ -123,9 +124,10 @@ class NativeRunner:
         swap: SwapMemory | None = None,
         max_num_batched_tokens: int,
         num_threads: int,
+        cpus: Sequence[int] = (),
     ) -> None:
         self.vocab_size = config.vocab_size
-        self._pool = ThreadPool(library, num_threads)
+        self._pool = ThreadPool(library, num_threads, cpus)
         self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
         self._swap = swap or SwapMemory.none()
         self._rotations = model.rotations

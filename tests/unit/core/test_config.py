@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from pagemill import ConfigError, EngineConfig
-from pagemill.config import parse_bytes
+from pagemill.config import parse_bytes, parse_cpus
 
 FIELDS = (
-    "model tokenizer dtype quantization device num_threads max_model_len rope_scaling block_size "
-    "num_kv_blocks kv_cache_memory kv_cache_dtype max_num_seqs max_num_batched_tokens "
+    "model tokenizer dtype quantization device num_threads cpu_affinity max_model_len rope_scaling "
+    "block_size num_kv_blocks kv_cache_memory kv_cache_dtype max_num_seqs max_num_batched_tokens "
     "scheduling_policy enable_prefix_caching prefix_cache_partial_hits preemption_mode swap_space "
     "swap_path speculative tensor_parallel_size gpu_memory_utilization enforce_eager deterministic "
     "seed check_invariants"
@@ -50,6 +50,13 @@ def test_what_this_version_lacks_is_refused_by_name_and_value(field: str, value:
         ("max_model_len", "8k"),
         ("num_threads", 0),
         ("num_threads", 1025),
+        ("cpu_affinity", ""),
+        ("cpu_affinity", "0,"),
+        ("cpu_affinity", "3-1"),
+        ("cpu_affinity", "1,0-2"),
+        ("cpu_affinity", "-1"),
+        ("cpu_affinity", "automatic"),
+        ("cpu_affinity", 1),
         ("seed", -1),
         ("seed", 2**64),
         ("dtype", "float8"),
@@ -89,6 +96,13 @@ def test_sizes_may_be_written_with_units() -> None:
     assert parse_bytes("x", "2GB") == 2 * 10**9
     assert parse_bytes("x", "2gib") == 2**31
     assert EngineConfig(kv_cache_memory="1MiB").kv_cache_memory == 2**20
+
+
+def test_cpus_are_written_as_numbers_and_ranges() -> None:
+    assert parse_cpus("x", "3") == (3,)
+    assert parse_cpus("x", "8, 0-2,5-5") == (8, 0, 1, 2, 5)
+    with pytest.raises(ConfigError, match=r'x must be "auto" or CPU numbers.*"0-3,8", got \'0-\''):
+        parse_cpus("x", "0-")
 
 
 def test_a_configuration_cannot_be_changed_through_what_it_was_built_from() -> None:

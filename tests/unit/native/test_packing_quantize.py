@@ -26,6 +26,7 @@ from tests.unit.native.packing_helpers import (
     rows_of,
 )
 from tests.unit.native.packing_helpers import expected as value_of
+from tests.unit.native.row_ops_helpers import supported_isas, use_isa
 
 pytestmark = needs_library
 
@@ -146,6 +147,21 @@ def test_a_row_does_not_depend_on_its_neighbours(
     for row in (0, 15, 16, 34):
         alone = quantized(values[row : row + 1], quantization, group_size)
         assert_same_bits(alone, together[row : row + 1])
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("group_size", GROUP_SIZES)
+@pytest.mark.parametrize("scale", [1.0, 1e-7, 1e6])
+def test_every_instruction_set_quantizes_to_the_same_bits(
+    quantization: Quantization, group_size: int, scale: float
+) -> None:
+    values = weights(35, 150) * scale
+    results = []
+    for isa in supported_isas():
+        with use_isa(isa):
+            results.append(quantized(values, quantization, group_size))
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)

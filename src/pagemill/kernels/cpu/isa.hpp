@@ -6,6 +6,8 @@
 
 #include "attention.hpp"
 #include "linear.hpp"
+#include "peaks.hpp"
+#include "quantize.hpp"
 #include "row_ops.hpp"
 
 namespace pagemill {
@@ -17,6 +19,8 @@ struct Isa {
   LinearFloat linear_float;
   RowKernels rows;
   Attend attend;
+  QuantizeGroup int8_group, int4_group;
+  PeakKernels peaks;
 };
 
 // avx512 (F, BW, DQ, VL and VNNI) and avx2 (with FMA and F16C) are built for x86-64 only. Only the
