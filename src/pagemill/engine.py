@@ -24,6 +24,7 @@ from pagemill.config import EngineConfig
 from pagemill.errors import EngineError, InvalidParameterError, InvariantError
 from pagemill.kept_prefixes import KeptPrefixes
 from pagemill.kvcache.manager import KVCacheManager
+from pagemill.kvcache.memory_report import MemoryReport
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import RequestOutput
 from pagemill.request import Request, Sequence
@@ -337,6 +338,11 @@ class LLMEngine:
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
         return self.metrics.stats()
+
+    def memory_report(self) -> MemoryReport:
+        """Where the blocks of the KV pool are now, and how full. Linear in the blocks in use."""
+        running = self.scheduler.running
+        return self.kv.report((seq.blocks, seq.num_computed_tokens) for seq in running)
 
     def audit(self) -> None:
         """Raise `InvariantError` unless the accounting of blocks is whole.

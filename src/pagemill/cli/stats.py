@@ -74,11 +74,20 @@ def _totals(stats: Mapping[str, Any]) -> Table:
             f"{stats['generation_tokens_per_second']:.1f} generated tok/s, "
             f"{stats['computed_tokens_per_second']:.1f} computed tok/s",
         ),
-        ("preemptions", f"{stats['num_preemptions_recompute']} (recompute)"),
+        (
+            "preemptions",
+            f"{stats['num_preemptions_recompute']} computed again, "
+            f"{stats['num_preemptions_swap']} swapped",
+        ),
+        (
+            "prefix cache",
+            f"{stats['prefix_cache_hit_tokens']:,} of {stats['prefix_cache_query_tokens']:,} "
+            f"prompt tokens hit, {stats['cow_copies']} blocks copied on write",
+        ),
         (
             "KV pool now",
-            f"{stats['kv_usage']:.1%} in use, {stats['kv_blocks_free']:,} of "
-            f"{stats['kv_blocks_total']:,} blocks free",
+            f"{stats['kv_usage']:.1%} in use; of {stats['kv_blocks_total']:,} blocks "
+            f"{stats['kv_blocks_free']:,} free, {stats['kv_blocks_cached']:,} cached",
         ),
     )
     for label, value in rows:

@@ -15,6 +15,7 @@ from pagemill.kvcache.block_hash import (
     extras_bytes,
     token_bytes,
 )
+from pagemill.kvcache.memory_report import MemoryReport
 from pagemill.kvcache.prefix_cache import CachedBlock, PrefixCache, PrefixHit
 from pagemill.kvcache.prefix_file import LoadedPrefixes, Record
 from pagemill.kvcache.sequence_blocks import SequenceBlocks
@@ -377,7 +378,36 @@ class KVCacheManager:
             self._allocator.touch(block_id)
         return loaded
 
-    # The audit
+    # The report and the audit
+
+    def report(self, running: Iterable[tuple[SequenceBlocks, int]]) -> MemoryReport:
+        """Where the blocks are.
+
+        Args:
+            running: of each running sequence, its blocks and how many tokens are computed.
+        """
+        size = self.block_size
+        tables: Counter[int] = Counter()
+        used: dict[int, int] = {}
+        for blocks, num_computed_tokens in running:
+            tables.update(blocks.table)
+            for i, block_id in enumerate(blocks.table):
+                tokens = min(max(num_computed_tokens - i * size, 0), size)
+                used[block_id] = max(used.get(block_id, 0), tokens)
+        pinned = self._pinned_blocks()
+        return MemoryReport(
+            total=self.num_blocks,
+            empty=self.num_free_blocks - self.num_cached_blocks,
+            cached=self.num_cached_blocks,
+            referenced=self.num_blocks - self.num_free_blocks,
+            shared=sum(self._allocator.ref_count(block) > 1 for block in tables.keys() | pinned),
+            pinned=len(pinned),
+            swapped=self.num_swapped_blocks,
+            evicted=self.num_evictions,
+            table_entries=tables.total(),
+            used_tokens=sum(used.values()),
+            fragmented_tokens=len(used) * size - sum(used.values()),
+        )
 
     def audit(
         self, holders: Iterable[SequenceBlocks], swapped: Iterable[SequenceBlocks] = ()

@@ -112,7 +112,7 @@ def test_all_keys_and_values_are_there_before_attention_is_timed(
         assert op.num_bytes == kv_bytes + 3 * 2 * 4 * 4 * 16
         op.run()
         for cache in caches:
-            memory = cache._memory[0]
+            memory = cache._blocks[0]
             # Zeros are what rounds to 0, and what aligns.
             assert np.count_nonzero(memory) > 0.9 * kv_bytes
 
