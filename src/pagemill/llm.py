@@ -125,7 +125,7 @@ class LLM:
         """
         if not self.engine.config.enable_prefix_caching:
             raise RequestError("pin_prefix needs enable_prefix_caching=True")
-        params = SamplingParams(max_tokens=0)
+        params = SamplingParams(temperature=0, max_tokens=1)
         (output,) = self._run([prefix], [params], use_tqdm=False, cache_salt=cache_salt)
         with self._lock:
             return self.engine.kept_prefixes.pin(output.prompt_token_ids, cache_salt)
