@@ -95,10 +95,11 @@ class World:
             assert (text.blocks.table, self.kv.num_free_blocks) == (table, free)
 
     def fork(self, text: Text, number: int) -> None:
+        """Share all tokens, or, one time in two, the first few."""
         if text.num_computed == len(text.tokens):
-            blocks = self.kv.fork(text.blocks, text.num_computed)
-            fork = Text(list(text.tokens), text.cache_salt, blocks, text.num_computed)
-            self.texts.append(fork)
+            shared = text.num_computed if number % 2 else number // 2 % text.num_computed + 1
+            blocks = self.kv.fork(text.blocks, text.num_computed, shared)
+            self.texts.append(Text(text.tokens[:shared], text.cache_salt, blocks, shared))
 
     def swap_out(self, text: Text, number: int) -> None:
         fits = blocks_for_tokens(text.num_computed, B) <= (

@@ -105,10 +105,10 @@ def test_a_sequence_needs_room_when_its_table_is_full_or_its_tail_is_shared() ->
     rows = rows_of(at_the_end, beyond, sharing)
     assert rows.without_room() == []
     for seq in rows.sequences:
-        seq.append_token(7)
+        seq.append_token(7, -1.0)
     assert rows.advance(3) == [at_the_end, beyond]
     assert rows.without_room() == [at_the_end, beyond]
-    fork = KV.fork(sharing.blocks, B + 2)
+    fork = KV.fork(sharing.blocks, B + 2, B + 2)
     rows.note_table(sharing)
     KV.grow(at_the_end.blocks, 2 * B + 1)
     rows.note_table(at_the_end)
@@ -123,14 +123,14 @@ def test_only_the_rows_of_the_step_advance() -> None:
     a, b, late = sequence(1, B), sequence(2, 2), sequence(3, B)
     rows = rows_of(a, b, late)
     for seq in (a, b):
-        seq.append_token(5)
+        seq.append_token(5, -1.0)
     assert rows.advance(2) == [a]
     check(rows, [a, b, late])
-    b.append_token(6)
-    a.append_token(6)
+    b.append_token(6, -1.0)
+    a.append_token(6, -1.0)
     assert rows.advance(2) == []
-    b.append_token(7)
-    a.append_token(7)
+    b.append_token(7, -1.0)
+    a.append_token(7, -1.0)
     assert rows.advance(2) == [b]
     check(rows, [a, b, late])
 
@@ -149,7 +149,7 @@ def test_rows_stay_dense_and_right_whoever_comes_grows_and_goes(choices: list[in
             outside.append(seq)
         else:
             for seq in inside:
-                seq.append_token(choice)
+                seq.append_token(choice, -1.0)
                 KV.grow(seq.blocks, len(seq.token_ids))
             whole = rows.advance(len(rows))
             assert whole == [s for s in rows.sequences if (len(s.token_ids) - 1) % B == 0]

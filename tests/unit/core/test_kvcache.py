@@ -53,7 +53,7 @@ def test_the_last_generated_token_needs_no_slot() -> None:
 def test_a_fork_shares_all_blocks_and_the_first_to_write_to_a_half_full_one_copies_it() -> None:
     kv = manager()
     first = computed(kv, text(10))
-    second, third = kv.fork(first, 10), kv.fork(first, 10)
+    second, third = kv.fork(first, 10, 10), kv.fork(first, 10, 10)
     assert first.table == second.table == third.table
     assert kv.num_free_blocks == 5
     kv.audit([first, second, third])
@@ -75,7 +75,7 @@ def test_a_fork_shares_all_blocks_and_the_first_to_write_to_a_half_full_one_copi
 def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
     kv = manager()
     first = computed(kv, text(8))
-    second = kv.fork(first, 8)
+    second = kv.fork(first, 8, 8)
     for blocks in (first, second):
         assert kv.grow(blocks, 9)
     assert first.table[:2] == second.table[:2]
@@ -83,10 +83,27 @@ def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
     assert (kv.num_cow_copies, kv.take_moves()) == (0, [])
 
 
+def test_a_fork_that_ends_inside_a_whole_block_copies_it_and_its_origin_does_not() -> None:
+    kv = manager()
+    first = computed(kv, text(10))
+    second = kv.fork(first, 10, 7)
+    assert second.table == first.table[:2]
+    assert second.nodes == first.nodes[:1]
+    assert kv.grow(first, 11)
+    assert kv.take_moves() == []
+    kv.free(first)  # what it shares is still known, and so not to be written to
+    shared = second.table[1]
+    assert kv.grow(second, 8)
+    assert kv.take_moves() == [BlockMove(COPY, shared, second.table[1])]
+    kv.check_writable([second.table[1]])
+    assert kv.find_prefix(kv.new_sequence(), text(8), 8).nodes[1].block_id == shared
+    kv.audit([second])
+
+
 def test_a_copy_on_write_without_a_free_block_changes_nothing() -> None:
     kv = manager(num_blocks=3)
     first = computed(kv, text(10))
-    second = kv.fork(first, 10)
+    second = kv.fork(first, 10, 10)
     assert not kv.grow(first, 11)
     assert first.shares_tail
     assert first.table == second.table
@@ -114,14 +131,14 @@ def test_moves_are_handed_out_once_and_in_the_order_in_which_they_were_planned()
 def test_a_move_that_was_never_made_is_noticed() -> None:
     kv = manager()
     first = computed(kv, text(2))
-    second = kv.fork(first, 2)
+    second = kv.fork(first, 2, 2)
     kv.grow(first, 3)
     with pytest.raises(InvariantError, match="1 moves were planned and never made"):
         kv.audit([first, second])
 
 
 def share_a_block(kv: KVCacheManager, blocks: SequenceBlocks) -> None:
-    kv.fork(blocks, 8)
+    kv.fork(blocks, 8, 8)
 
 
 def register_a_block(kv: KVCacheManager, blocks: SequenceBlocks) -> None:

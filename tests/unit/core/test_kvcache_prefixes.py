@@ -105,7 +105,7 @@ def test_a_tail_that_a_fork_may_still_write_to_is_not_registered() -> None:
     kv = manager()
     tokens = text(6)
     first = computed(kv, tokens)
-    second = kv.fork(first, 6)
+    second = kv.fork(first, 6, 6)
     kv.free(first, tokens, 6)
     assert kv.find_prefix(kv.new_sequence(), tokens, 6).partial is None
     assert kv.grow(second, 7)

@@ -229,16 +229,27 @@ def test_each_block_is_hashed_once_however_often_it_is_asked_for() -> None:
     assert cache.digest_after(root, token_bytes(range(4))) == names[0]
 
 
-def test_all_whole_blocks_are_listed_parents_first() -> None:
+def test_all_whole_blocks_below_a_root_are_listed_parents_first() -> None:
     tree = Tree()
     tree.register(range(13))
     tree.register([*range(4), 9, 9, 9, 9])
     tree.register([7] * 4, b"salt")
-    root = tree.cache.root(b"salt")
-    nodes = tree.cache.nodes()
-    assert sorted(node.block_id for node in nodes) == [0, 1, 2, 5, 6]  # 3 is a tail, 4 was known
+    root = tree.cache.root(b"")
+    nodes = tree.cache.nodes_below(root)
+    assert sorted(node.block_id for node in nodes) == [0, 1, 2, 5]  # 3 is a tail, 4 was known
     for i, node in enumerate(nodes):
-        assert node.parent in [tree.cache.root(b""), root, *nodes[:i]]
+        assert node.parent in [root, *nodes[:i]]
+    salted = tree.cache.root(b"salt")
+    assert [node.block_id for node in tree.cache.nodes_below(salted)] == [6]
+
+
+def test_a_whole_block_is_got_by_its_name() -> None:
+    tree = Tree()
+    nodes = tree.register(range(9))
+    root, names = tree.cache.root(b""), tree.digests(range(9))
+    assert [tree.cache.get(name, root) for name in names] == nodes
+    assert tree.cache.get(root.digest, root) is root
+    assert tree.cache.get(b"another", root) is None
 
 
 TOKENS = st.lists(st.sampled_from([0, 1, 256, 2**31 - 1]), max_size=14)
