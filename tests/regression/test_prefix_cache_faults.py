@@ -105,6 +105,24 @@ def test_two_identical_prompts_arriving_in_the_same_step_share_what_either_has_c
     assert outputs["b"].num_cached_tokens >= 2 * BLOCK - 1
 
 
+@pytest.mark.parametrize("length", [2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1])
+@pytest.mark.parametrize("partial_hits", [True, False])
+def test_identical_prompts_all_start_in_the_step_after_the_first_is_computed(
+    length: int, partial_hits: bool
+) -> None:
+    """Each computes its last token by itself: that is nothing for the next one to wait for."""
+    engine = simulated_engine(prefix_cache_partial_hits=partial_hits)
+    for i in range(10):
+        engine.add_request(f"{i}", prompt_of(length), PARAMS)
+    running = []
+    for _ in range(3):
+        engine.step()
+        running.append(len(engine.scheduler.running))
+    assert running == [1, 10, 10]
+    for output in run_to_end(engine).values():
+        assert_as_alone(output, PARAMS)
+
+
 def test_no_block_is_freed_while_the_other_of_two_identical_prompts_still_has_it() -> None:
     engine = simulated_engine(num_kv_blocks=9)
     params = SamplingParams(max_tokens=40, seed=3)
