@@ -174,8 +174,7 @@ def test_any_sequence_of_operations_adds_up_and_evicts_in_order(
     allocator, evicted = allocator_of(6)
     owners = [0] * 6
     kept: set[int] = set()
-    empty, cached = [0, 1, 2, 3, 4, 5], []  # each from the next one on
-    lost: list[int] = []
+    empty, cached, lost = [0, 1, 2, 3, 4, 5], list[int](), list[int]()  # from the next one on
     for operation, block_id in operations:
         if operation == "take" and (empty or cached):
             wanted = (empty or cached).pop(0)
