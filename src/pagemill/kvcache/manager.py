@@ -168,9 +168,12 @@ class KVCacheManager:
         )
 
     def first_missing(self, blocks: SequenceBlocks, hit: PrefixHit) -> bytes | None:
-        """The name of the first whole block of a sequence that is not in ``hit``, if any."""
-        at = len(hit.nodes)
-        return blocks.digests[at] if at < len(blocks.digests) else None
+        """The name of the first whole block of a sequence that is not computed yet, if any."""
+        if len(hit.nodes) == len(blocks.digests):
+            return None
+        digest = blocks.digests[len(hit.nodes)]
+        # One that is known but not in ``hit`` is only used in part: its last token is computed.
+        return digest if self._cache.get(digest, blocks.root) is None else None
 
     def computes_next(
         self, blocks: SequenceBlocks, num_computed_tokens: int, digest: bytes

@@ -34,8 +34,8 @@ def test_latencies_are_those_of_the_virtual_clock() -> None:
 
 def test_waiting_counts_in_queue_time_and_ttft() -> None:
     engine = simulated_engine(max_num_seqs=1)
-    for name in "ab":
-        engine.add_request(name, prompt_of(10), SamplingParams(max_tokens=10))
+    for start, name in enumerate("ab"):
+        engine.add_request(name, prompt_of(10, start), SamplingParams(max_tokens=10))
     outputs = run_to_end(engine)
     first, second = outputs["a"].metrics, outputs["b"].metrics
     assert first.ttft_seconds is not None
