@@ -9,8 +9,9 @@
     │   ├── ModelNotFoundError       the name leads nowhere
     │   ├── InvalidFileError         a model file is damaged or lies about itself
     │   └── UnsupportedModelError    a well-formed file that asks for what is not implemented
-    └── EngineError              the engine itself failed
-        └── InvariantError           the audit found the block accounting broken
+    ├── EngineError              the engine itself failed
+    │   └── InvariantError           the audit found the block accounting broken
+    └── BenchmarkError           something could not be measured
 
 A message names the field, the limit, the value, and what to do about it.
 """
@@ -78,3 +79,7 @@ class EngineError(PagemillError, RuntimeError):
 
 class InvariantError(EngineError):
     """The audit of the block accounting failed (``EngineConfig.check_invariants``)."""
+
+
+class BenchmarkError(PagemillError):
+    """Something could not be measured: another engine failed, or took too long."""

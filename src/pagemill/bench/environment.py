@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -78,14 +79,15 @@ class CpuWatch:
             ...
         watch.foreign_share   # 0.0: we were alone; 0.5: others had half of all processors
 
-    Ours is what this process and its children do, and theirs in turn. Where there is no
-    ``/proc/stat`` the shares are None.
+    Where there is no ``/proc/stat`` the shares are None.
 
     Args:
+        ours: processes that are not others, with all that come from them; None: this one.
         proc: for tests.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, ours: Collection[int] | None = None, proc: Path = Path("/proc")) -> None:
+        self._ours = {os.getpid()} if ours is None else set(ours)
         self._proc = proc
         self.seconds = 0.0
         """How long it lasted."""
@@ -127,12 +129,12 @@ class CpuWatch:
             return None
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first[1:9])
         busy = user + nice + system + irq + softirq
-        own = family_cpu_ticks(os.getpid(), self._proc)
+        own = family_cpu_ticks(self._ours, self._proc)
         return busy / _TICKS_PER_SECOND, steal / _TICKS_PER_SECOND, own / _TICKS_PER_SECOND
 
 
-def family_cpu_ticks(root: int, proc: Path = Path("/proc")) -> int:
-    """Processor ticks that process ``root`` and its living and dead descendants have used."""
+def family_cpu_ticks(roots: Collection[int], proc: Path = Path("/proc")) -> int:
+    """Processor ticks that processes and their living and dead descendants have used."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in proc.iterdir():
@@ -146,7 +148,7 @@ def family_cpu_ticks(root: int, proc: Path = Path("/proc")) -> int:
         parents[int(entry.name)] = int(fields[1])
         # utime, stime, and those of children that were waited for.
         ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])
-    family = {root}
+    family = set(roots)
     grew = True
     while grew:
         members = {pid for pid, parent in parents.items() if parent in family}

@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self._bar = tqdm(
-            total=total, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False, unit="run"
+            total=total, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False, unit="step"
         )
 
     def doing(self, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.text import Text
 from pagemill.errors import ConfigError
 
 NOT_MEASURED = "Not measured yet."
-"""What stands in a document between markers of which there is no result."""
+"""What stands in a document between markers as long as there is no result."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,45 @@ class Table:
             assert len(row) == len(self.columns), (self.title, row)
 
     def print(self, console: Console | None = None) -> None:
-        """Show it on a terminal; standard output by default."""
+        """Show it on a terminal; standard output by default.
+
+        Where it is too narrow for the table, each row is shown as a list.
+        """
         console = Console() if console is None else console
-        table = RichTable(title=self.title, title_justify="left", title_style="bold")
-        for number, column in enumerate(self.columns):
-            table.add_column(Text(column), overflow="fold", justify="left" if number == 0 else None)  # type: ignore[arg-type]
-        for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
+        if console.width >= self._narrowest():
+            console.print(self._as_table())
+        else:
+            console.print(Text(self.title, style="bold"))
+            for row in self.rows:
+                console.print(self._as_list(row))
         for note in self.notes:
             console.print(Text(note))
+
+    def _narrowest(self) -> int:
+        """Columns of a terminal in which no word must be cut."""
+        words = (
+            max(len(word) for cell in cells for word in (cell.split() or [""]))
+            for cells in zip(self.columns, *self.rows, strict=True)
+        )
+        return 1 + sum(longest + 3 for longest in words)
+
+    def _as_table(self) -> RichTable:
+        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        for column in self.columns:
+            table.add_column(Text(column), overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
+
+    def _as_list(self, row: Sequence[str]) -> RichTable:
+        grid = RichTable.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for column, cell in zip(self.columns, row, strict=True):
+            if cell:
+                grid.add_row(Text(column), Text(cell))
+        grid.add_row()
+        return grid
 
     def markdown(self) -> str:
         """The table without its title, which is the document's to give, and the notes below."""
@@ -100,6 +129,18 @@ def replace_generated(path: Path, name: str, content: str) -> None:
     Raises:
         ConfigError: the file cannot be read, or lacks one of the markers, or has it twice.
     """
+    before, after = _around(path, name)
+    _write_atomically(path, f"{before}\n{content.strip()}\n{after}")
+
+
+def check_places(path: Path, names: Iterable[str]) -> None:
+    """Raise the error of `replace_generated` before hours of measuring, not after them."""
+    for name in names:
+        _around(path, name)
+
+
+def _around(path: Path, name: str) -> tuple[str, str]:
+    """What comes before and after a generated part, its markers included."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -115,7 +156,7 @@ def replace_generated(path: Path, name: str, content: str) -> None:
     _, found, after = rest.partition(end)
     if not found:
         raise ConfigError(f"{path}: the marker {end} comes before {begin}; exchange them")
-    _write_atomically(path, f"{before}{begin}\n{content.strip()}\n{end}{after}")
+    return before + begin, end + after
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -5,7 +5,8 @@ A benchmark's own module, in `pagemill.bench`, is imported when its command is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -13,8 +14,9 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from pagemill.cli.option_groups import expand_options
-from pagemill.cli.options import FILE, INT, TEXT, DebugOption
+from pagemill.cli.options import FILE, FLOAT, INT, TEXT, DebugOption, ModelArgument
 from pagemill.cli.parsed import Parsed
+from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError
 
 app = typer.Typer(
@@ -85,6 +87,79 @@ class BenchOptions:
 
 @app.command()
 @expand_options({})
+def peers(
+    options: BenchOptions,
+    model: ModelArgument = DEFAULT_MODEL,
+    peers_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--peers-dir",
+            help="Where the other engines are; docs/performance.md says how they get there.",
+            metavar="DIR",
+        ),
+    ] = None,
+    scenarios: Annotated[
+        str | None,
+        typer.Option(
+            "--scenarios",
+            help="Only these, with commas between: S1, S2, S3, S4, S5, S1-float32, S3-float32, "
+            "S1-bfloat16, S3-bfloat16, memory, start.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            "--peers",
+            help="Only these, with commas between: llama.cpp, openvino, vllm, transformers, "
+            "ctranslate2.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    neighbour_repeats: Annotated[
+        int, typer.Option("--neighbour-repeats", help="--repeats of S5.", metavar=INT)
+    ] = 3,
+    limit: Annotated[
+        float,
+        typer.Option(
+            "--limit", help="End a run that takes more seconds, and report it so.", metavar=FLOAT
+        ),
+    ] = 300.0,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Run this engine and others in turn: same model, same prompts, same threads.
+
+    Each round runs every engine once; figures are medians, and ratios medians of the rounds'
+    ratios. Meant for a machine that has nothing else to do; takes long with many engines.
+    """
+    from pagemill.bench.peers.command import MEASUREMENTS, PeersCommand, ShowPeersCommand
+    from pagemill.bench.peers.installed import PEERS
+
+    if options.from_json is not None:
+        if options.json is not None:
+            raise ConfigError("--from-json measures nothing that --json could write; drop one")
+        return Parsed(ShowPeersCommand(from_json=options.from_json, docs=options.docs), debug)
+    if neighbour_repeats < 1:
+        raise ConfigError(f"--neighbour-repeats must be at least 1, got {neighbour_repeats}")
+    if not limit > 0:
+        raise ConfigError(f"--limit must be above 0 seconds, got {limit}")
+    command = PeersCommand(
+        model=model or DEFAULT_MODEL,
+        peers_dir=peers_dir,
+        measurements=chosen("--scenarios", scenarios, MEASUREMENTS),
+        peers=chosen("--peers", peers, PEERS),
+        repeats=options.repeats,
+        neighbour_repeats=neighbour_repeats,
+        num_threads=options.threads,
+        limit_s=limit,
+        json=options.json,
+        docs=options.docs,
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options({})
 def roofline(
     options: BenchOptions,
     shapes: Annotated[
@@ -112,3 +187,20 @@ def roofline(
         from_json=options.from_json,
     )
     return Parsed(command, debug)
+
+
+def chosen(option: str, given: str | None, known: Sequence[str]) -> list[str]:
+    """Names of an option's list, in the order of ``known``; all of them if None was given.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+    if given is None:
+        return list(known)
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{option}: no {name!r}; there are {', '.join(known)}{hint}")
+    return [name for name in known if name in names]

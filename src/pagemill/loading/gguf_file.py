@@ -106,6 +106,14 @@ class GGUFFile:
         info = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, count=info.size_bytes, offset=info.offset)
 
+    def release(self, name: str) -> None:
+        """Take the tensor's pages out of this process's memory; reading it maps them again."""
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        info = self.tensors[name]
+        first = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._data.madvise(mmap.MADV_DONTNEED, first, info.offset + info.size_bytes - first)
+
     def dequantize(self, name: str) -> FloatArray:
         """Return the tensor's values, float32, in the shape of its `TensorInfo` (a new array)."""
         info = self.tensors[name]

@@ -104,6 +104,10 @@ class GGUFWeights:
         raw = self.file.raw(info.name)
         return StoredRows(StoredType(info.type), raw, info.shape[1], self._row_order(name))
 
+    def release(self, name: str) -> None:
+        """Let go of the pages of the file that reading this tensor has brought into memory."""
+        self.file.release(self._gguf_names[name])
+
     def hf_config(self) -> dict[str, Any]:
         """Translate the metadata into the content of a Hugging Face ``config.json``."""
         shapes = {name: info.shape for name, info in self.file.tensors.items()}

@@ -1,10 +1,17 @@
-"""A directory of safetensors files as a `WeightSource`."""
+"""A directory of safetensors files as a `WeightSource`.
+
+The ``safetensors`` library verifies each file's header. It would read tensors through a mapping of
+the whole file, all of which then counts as this process's memory; here each is read into memory of
+its own.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,7 +23,7 @@ SINGLE_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
 
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
-_DTYPES: Final = ("F32", "F16", "BF16")
+_DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # Multimodal Gemma 3: the text model inside the whole, in its older and newer spelling …
 _GEMMA3_TEXT_PREFIXES: Final = {
@@ -50,6 +57,19 @@ def canonical_name(stored: str, model_type: str) -> str | None:
     return prefix + stored if stored.startswith(bare) else stored
 
 
+class _Stored(NamedTuple):
+    """Where a tensor lies."""
+
+    name: str
+    """In its file."""
+    path: Path
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+    """From the start of the file, in bytes."""
+    size_bytes: int
+
+
 class SafetensorsWeights:
     """The tensors of ``model.safetensors``, or of the shards that its index names.
 
@@ -63,7 +83,7 @@ class SafetensorsWeights:
 
     def __init__(self, directory: Path, model_type: str) -> None:
         self._directory = directory
-        self._tensors: dict[str, tuple[Any, str, Path]] = {}  # handle, stored name, file
+        self._tensors: dict[str, _Stored] = {}
         if (directory / SINGLE_FILE).is_file():
             self._add_file(SINGLE_FILE, None, model_type)
         elif (directory / INDEX_FILE).is_file():
@@ -78,30 +98,35 @@ class SafetensorsWeights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the tensor's shape, without reading it."""
-        handle, stored, _ = self._tensors[name]
-        return tuple(handle.get_slice(stored).get_shape())
+        return self._tensors[name].shape
 
     def stored_type(self, name: str) -> str:
         """Return the file's name for the type of the tensor's numbers, such as ``BF16``."""
-        handle, stored, _ = self._tensors[name]
-        return str(handle.get_slice(stored).get_dtype())
+        return self._tensors[name].type
 
     @property
     def files(self) -> list[Path]:
         """All files that hold tensors."""
-        return sorted({path for _, _, path in self._tensors.values()})
+        return sorted({stored.path for stored in self._tensors.values()})
 
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor as stored: float32, float16 or bfloat16."""
-        handle, stored, path = self._tensors[name]
-        dtype = self.stored_type(name)
-        if dtype not in _DTYPES:
+        stored = self._tensors[name]
+        if stored.type not in _DTYPES:
             raise UnsupportedModelError(
-                f"{path}: tensor {stored!r} has type {dtype}, which is not supported; "
-                f"supported are {', '.join(_DTYPES)}"
+                f"{stored.path}: tensor {stored.name!r} has type {stored.type}, which is not "
+                f"supported; supported are {', '.join(_DTYPES)}"
             )
-        tensor: torch.Tensor = handle.get_tensor(stored)
-        return tensor
+        data = torch.empty(stored.size_bytes, dtype=torch.uint8)
+        try:
+            with stored.path.open("rb", buffering=0) as file:
+                file.seek(stored.offset)
+                _read_into(file, data.numpy().data)
+        except OSError as error:
+            raise InvalidFileError(
+                f"{stored.path}: tensor {stored.name!r} cannot be read: {error}"
+            ) from error
+        return data.view(_DTYPES[stored.type]).reshape(stored.shape)
 
     def _read_index(self) -> dict[str, set[str]]:
         """Read which tensors lie in which file of this directory."""
@@ -126,28 +151,31 @@ class SafetensorsWeights:
 
     def _add_file(self, file_name: str, indexed: set[str] | None, model_type: str) -> None:
         path = self._directory / file_name
-        handle, stored_names = _open(path)
-        if indexed is not None and indexed != set(stored_names):
-            missing, unlisted = indexed - set(stored_names), set(stored_names) - indexed
+        tensors = _read_header(path)
+        if indexed is not None and indexed != tensors.keys():
+            missing, unlisted = indexed - tensors.keys(), tensors.keys() - indexed
             what = f"lacks tensor {min(missing)!r}" if missing else f"holds {min(unlisted)!r} too"
             raise InvalidFileError(f"{path}: {what}, against {INDEX_FILE}")
-        for stored in stored_names:
-            name = canonical_name(stored, model_type)
+        for stored in tensors.values():
+            name = canonical_name(stored.name, model_type)
             if name is None:
                 continue
             if name in self._tensors:
-                _, other, other_path = self._tensors[name]
+                other = self._tensors[name]
                 raise InvalidFileError(
-                    f"{path}: tensor {stored!r} is {name!r} twice; the other is {other!r} in "
-                    f"{other_path.name}"
+                    f"{path}: tensor {stored.name!r} is {name!r} twice; the other is "
+                    f"{other.name!r} in {other.path.name}"
                 )
-            self._tensors[name] = (handle, stored, path)
+            self._tensors[name] = stored
 
 
-def _open(path: Path) -> tuple[Any, list[str]]:
+def _read_header(path: Path) -> dict[str, _Stored]:
+    """Verify the file and find its tensors, by their names in it."""
     try:
-        handle: Any = safe_open(path, framework="pt")
-        return handle, list(handle.keys())
+        # Numbers and ranges fit each other and the file from here on.
+        with safe_open(path, framework="np"), path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(header_bytes))
     except FileNotFoundError:
         raise ModelNotFoundError(
             f"{path}: no such file, though {INDEX_FILE} names it: the download is incomplete"
@@ -156,6 +184,23 @@ def _open(path: Path) -> tuple[Any, list[str]]:
         raise InvalidFileError(f"{path}: not a valid safetensors file: {error}") from error
     except OSError as error:
         raise ModelNotFoundError(f"{path}: cannot be read: {error}") from error
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        offset = 8 + header_bytes + begin
+        tensors[name] = _Stored(
+            name, path, entry["dtype"], tuple(entry["shape"]), offset, end - begin
+        )
+    return tensors
+
+
+def _read_into(file: io.RawIOBase, data: memoryview) -> None:
+    """Fill ``data``, which may take several calls; raises OSError at the end of the file."""
+    while data:
+        if not (count := file.readinto(data)):
+            raise OSError("the file has become shorter since it was opened")
+        data = data[count:]
 
 
 def _no_weights(directory: Path) -> ModelNotFoundError | UnsupportedModelError:

@@ -17,6 +17,7 @@ from pagemill.kernels.packing import (
     StoredRows,
     pack_rows,
 )
+from pagemill.loading.memory import give_back_freed_memory
 from pagemill.loading.progress import Progress
 
 # Buffers that old checkpoints store beside the weights; every model computes them itself.
@@ -53,6 +54,15 @@ class QuantizedSource(Protocol):
 
     def quantized_rows(self, name: str) -> StoredRows | None:
         """The rows of a matrix as stored; None if they are no quantized blocks."""
+        ...
+
+
+@runtime_checkable
+class MappedSource(Protocol):
+    """A source that reads through a mapping of its file."""
+
+    def release(self, name: str) -> None:
+        """Let go of the memory that reading this tensor has filled; it may be read again."""
         ...
 
 
@@ -118,7 +128,7 @@ class Weights:
         """
         self._require(name, shape)
         tensor = self._source.load(name).to(self.dtype).contiguous()
-        self._mark_taken(name)
+        self._mark_taken([name])
         return tensor
 
     def matrix(
@@ -196,8 +206,7 @@ class Weights:
             linear = pack_rows(parts, quantization, group_size, num_threads=num_threads)
         except NotFiniteError as error:
             raise InvalidFileError(f"tensor {' or '.join(map(repr, names))}: {error}") from None
-        for name in names:
-            self._mark_taken(name)
+        self._mark_taken(names)
         return linear
 
     def _require(self, name: str, shape: tuple[int, ...]) -> None:
@@ -213,10 +222,15 @@ class Weights:
                 f"asks for {list(shape)}"
             )
 
-    def _mark_taken(self, name: str) -> None:
-        if name not in self._taken:
-            self._taken.add(name)
-            self._progress.advance(1)
+    def _mark_taken(self, names: Sequence[str]) -> None:
+        """Note that these tensors have been read, and what was read copied."""
+        for name in names:
+            # Else the whole file would be in memory beside what has been made of it.
+            if isinstance(self._source, MappedSource):
+                self._source.release(name)
+            if name not in self._taken:
+                self._taken.add(name)
+                self._progress.advance(1)
 
     def finish(self) -> None:
         """Refuse tensors that the model did not take: it would compute something else.
@@ -225,6 +239,7 @@ class Weights:
         attention masks are computed; these may be left.
         """
         self._progress.close()
+        give_back_freed_memory()
         left = sorted(
             name
             for name in self._names - self._taken

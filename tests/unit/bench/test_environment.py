@@ -72,7 +72,8 @@ def test_a_family_is_a_process_and_all_that_come_from_it(tmp_path: Path) -> None
     for pid, parent, ticks in ((10, 1, 100), (11, 10, 20), (12, 11, 5), (13, 1, 1000)):
         write_process(tmp_path, pid, parent, ticks)
     (tmp_path / "version").write_text("")
-    assert family_cpu_ticks(10, tmp_path) == 125
+    assert family_cpu_ticks({10}, tmp_path) == 125
+    assert family_cpu_ticks({11, 13}, tmp_path) == 1025
 
 
 def test_what_others_use_is_told_from_what_we_use(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_what_others_use_is_told_from_what_we_use(tmp_path: Path) -> None:
         write_process(tmp_path, os.getpid(), 1, own_ticks)
 
     at(1000, 0, 500)
-    with CpuWatch(tmp_path) as watch:
+    with CpuWatch(proc=tmp_path) as watch:
         time.sleep(0.2)
         at(1000 + 30, 4, 500 + 10)
     available = watch.seconds * (os.cpu_count() or 1)
@@ -92,13 +93,13 @@ def test_what_others_use_is_told_from_what_we_use(tmp_path: Path) -> None:
 
 
 def test_without_a_proc_there_is_no_share(tmp_path: Path) -> None:
-    with CpuWatch(tmp_path / "none") as watch:
+    with CpuWatch(proc=tmp_path / "none") as watch:
         pass
     assert watch.foreign_share is None
 
 
 def test_the_work_of_a_child_is_ours() -> None:
-    before = family_cpu_ticks(os.getpid())
+    before = family_cpu_ticks({os.getpid()})
     code = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert family_cpu_ticks(os.getpid()) - before >= 0.19 * os.sysconf("SC_CLK_TCK")
+    assert family_cpu_ticks({os.getpid()}) - before >= 0.19 * os.sysconf("SC_CLK_TCK")

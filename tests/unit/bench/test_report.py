@@ -30,6 +30,13 @@ def test_a_table_is_the_same_on_a_terminal_and_in_a_document() -> None:
     )
 
 
+def test_a_table_too_wide_for_the_terminal_is_shown_as_lists() -> None:
+    stream = io.StringIO()
+    TABLE.print(Console(file=stream, width=20))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert lines[:4] == ["Speed", "scenario  S1", "ours      12.5", "a | b     3"]
+
+
 def test_a_generated_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "doc.md"
     path.write_text("a\n<!-- generated: x -->\nold\n\nold\n<!-- end: x -->\nb <!-- end: y -->\n")
