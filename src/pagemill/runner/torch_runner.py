@@ -10,6 +10,7 @@ from pagemill.models.protocol import Model
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import logits_pieces, sample_and_score
+from pagemill.sampling import NumpyVocabulary
 
 
 class TorchRunner:
@@ -27,6 +28,7 @@ class TorchRunner:
         self.vocab_size = config.vocab_size
         self._model = model
         self._device = device or torch.device("cpu")
+        self._vocabulary = NumpyVocabulary()
         self._kv = KVPool(config, num_kv_blocks, block_size, self._device)
 
     @torch.inference_mode()
@@ -38,7 +40,7 @@ class TorchRunner:
         result = StepResult(sampled=[], scored=[])
         for first, count in logits_pieces(batch):
             logits = self._model.compute_logits(hidden[first : first + count])
-            sample_and_score(batch, first, logits, result)
+            sample_and_score(batch, first, logits, result, self._vocabulary)
         return result
 
     def close(self) -> None:
