@@ -1,7 +1,9 @@
-"""The real models, by the names that a user gives them: fetched once, then from the cache."""
+"""The real models, by the names that a user gives them: fetched once, then from the cache; and the
+sampler's two implementations."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,12 @@ def gemma3_path() -> Path:
     from pagemill.loading.sources import resolve_model
 
     return resolve_model("gemma3-270m")
+
+
+@pytest.fixture(params=["numpy", "native"])
+def vocabulary(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What `sample` and `score` of the sampling helpers compute with, one after the other."""
+    from tests.unit.sampling.sampling_helpers import use_vocabulary
+
+    with use_vocabulary(request.param):
+        yield request.param

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pagemill.batch import SamplingTask
+from pagemill.kernels import native
+from pagemill.sampling import NumpyVocabulary, VocabularyOps
 from pagemill.sampling.filters import KeptTokens, draw_token, filter_tokens
 from pagemill.sampling.selection import keep_largest, largest
 from pagemill.sampling_params import SamplingParams
+from tests.unit.sampling.sampling_helpers import native_vocabulary
 
 # Few distinct values, so that ties are everywhere; a long row repeats the short one's values.
 LOGITS = st.lists(
@@ -74,6 +78,37 @@ def test_the_filters_keep_what_their_definitions_say(
     for token_id, weight in zip(ids, kept.weights, strict=True):
         exact = math.exp((logits[token_id] - max(logits)) / temperature)
         assert weight == pytest.approx(exact, rel=1e-4, abs=1e-40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    row=LOGITS,
+    repeats=REPEATS,
+    temperature=st.sampled_from([0.05, 0.5, 1.0, 2.0, 100.0]),
+    top_k=st.integers(-1, 60),
+    top_p=PROBABILITY | st.just(1.0),
+    min_p=PROBABILITY | st.just(0.0),
+)
+def test_the_middle_of_each_kept_tokens_share_draws_it(
+    row: list[float], repeats: int, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits = row * repeats
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    expected, nearest = kept_by_definition(logits, params)
+    assume(nearest > 1e-6)
+    kept = sorted(expected)
+    weights = np.exp((np.array([logits[i] for i in kept]) - max(logits)) / temperature)
+    ends = np.cumsum(weights) / weights.sum()
+    middles = ends - weights / weights.sum() / 2
+    large_enough = weights / weights.sum() > 1e-5  # for a draw to be sure
+    numbers = middles[large_enough].tolist()
+    tasks = [SamplingTask(0, params, (), (), 0, frozenset())] * len(numbers)
+    vocabularies: list[VocabularyOps] = [NumpyVocabulary()]
+    if native.load() is not None:
+        vocabularies.append(native_vocabulary())
+    for ops in vocabularies:
+        sampled = ops.sample(np.array([logits], dtype=np.float32), tasks, numbers)
+        assert [token_id for token_id, _ in sampled] == np.array(kept)[large_enough].tolist()
 
 
 @settings(max_examples=50, deadline=None)

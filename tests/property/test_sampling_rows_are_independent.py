@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pagemill.batch import ScoringTask
-from pagemill.sampling import sample, score
-from tests.unit.sampling.sampling_helpers import random_logits, task
+from tests.unit.sampling.sampling_helpers import random_logits, sample, score, task
+
+pytestmark = pytest.mark.usefixtures("vocabulary")
 
 PARAMS: list[dict[str, Any]] = [
     {"temperature": 0},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 
 from pagemill.batch import SamplingTask
 from pagemill.philox import derive_request_seed
-from pagemill.sampling import sample
-from tests.unit.sampling.sampling_helpers import random_logits, task
+from tests.unit.sampling.sampling_helpers import random_logits, sample, task
+
+pytestmark = pytest.mark.usefixtures("vocabulary")
 
 VOCAB_SIZE = 997
 

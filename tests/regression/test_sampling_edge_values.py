@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from pagemill.errors import InvalidParameterError
-from pagemill.sampling import sample
 from pagemill.sampling_params import SamplingParams
-from tests.unit.sampling.sampling_helpers import random_logits, task
+from tests.unit.sampling.sampling_helpers import random_logits, sample, task
 
 VOCAB_SIZE = 1000
 NUM_DRAWS = 200
@@ -32,6 +31,9 @@ NUMERIC_FIELDS = [
 ]
 
 
+with_both_vocabularies = pytest.mark.usefixtures("vocabulary")
+
+
 def draw_each(logits: torch.Tensor | None = None, **fields: Any) -> list[int | None]:
     row = random_logits(VOCAB_SIZE) if logits is None else logits
     tasks = [task(stream=stream, logprobs=1, **fields) for stream in range(NUM_DRAWS)]
@@ -48,16 +50,19 @@ def best(count: int) -> set[int]:
     return set(torch.argsort(random_logits(VOCAB_SIZE), descending=True)[:count].tolist())
 
 
+@with_both_vocabularies
 @pytest.mark.parametrize("top_k", [-1, 0, VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1])
 def test_top_k_without_effect_gives_the_draws_of_no_filter(top_k: int) -> None:
     assert len(drawn()) > 15
     assert draw_each(top_k=top_k) == draw_each()
 
 
+@with_both_vocabularies
 def test_top_k_one_is_the_most_likely_token() -> None:
     assert drawn(top_k=1) == best(1)
 
 
+@with_both_vocabularies
 def test_top_k_one_below_the_vocabulary_leaves_out_the_least_likely() -> None:
     logits = torch.zeros(3)
     logits[1] = -0.5
@@ -65,26 +70,31 @@ def test_top_k_one_below_the_vocabulary_leaves_out_the_least_likely() -> None:
     assert drawn(logits, top_k=2) == {0, 2}
 
 
+@with_both_vocabularies
 @pytest.mark.parametrize("top_p", [0, 1e-4, 5e-324])
 def test_a_tiny_top_p_is_the_most_likely_token(top_p: float) -> None:
     assert drawn(top_p=top_p) == best(1)
 
 
+@with_both_vocabularies
 def test_top_p_zero_on_a_flat_row_is_its_first_token() -> None:
     assert drawn(torch.zeros(VOCAB_SIZE), top_p=0) == {0}
 
 
+@with_both_vocabularies
 @pytest.mark.parametrize("top_p", [1, 1 - 2**-53])
 def test_top_p_of_all_but_nothing_gives_the_draws_of_no_filter(top_p: float) -> None:
     assert draw_each(top_p=top_p) == draw_each()
 
 
+@with_both_vocabularies
 @pytest.mark.parametrize("temperature", [0, 5e-324, 1e-45, 1e-30, 1e-4])
 def test_a_tiny_temperature_is_the_most_likely_token(temperature: float) -> None:
     for filters in ({}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.5}):
         assert drawn(temperature=temperature, **filters) == best(1)
 
 
+@with_both_vocabularies
 @pytest.mark.parametrize("temperature", [5e-324, 1e-4])
 @pytest.mark.parametrize("scale", [1e-10, 1e10, 1e37])
 def test_a_tiny_temperature_is_safe_with_logits_of_any_size(
@@ -97,11 +107,13 @@ def test_a_tiny_temperature_is_safe_with_logits_of_any_size(
         assert 3 not in tokens
 
 
+@with_both_vocabularies
 def test_a_high_temperature_flattens() -> None:
     assert len(drawn(temperature=2)) > len(drawn()) + 20
     assert len(drawn(temperature=100)) > 150
 
 
+@with_both_vocabularies
 def test_min_p_zero_has_no_effect_and_one_leaves_the_most_likely_tokens() -> None:
     assert draw_each(min_p=0) == draw_each()
     assert draw_each(min_p=5e-324) == draw_each()

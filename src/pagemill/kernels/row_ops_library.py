@@ -178,19 +178,6 @@ class QuantizeRowsStruct(ctypes.Structure):
     ]
 
 
-class VocabStatsStruct(ctypes.Structure):
-    """``pagemill::VocabStats``; ``peaks`` has 12 bytes for each row and chunk."""
-
-    _fields_ = [
-        ("logits", _ADDRESS),
-        ("stride", _LONG),
-        ("num_cols", _INT),
-        ("peaks", _ADDRESS),
-    ]
-
-
-VOCAB_CHUNK: Final = 8192
-
 _ROW_OPS: Final[dict[str, type[ctypes.Structure]]] = {
     "pagemill_norm": NormStruct,
     "pagemill_activation": ActivationStruct,
@@ -204,7 +191,6 @@ _CACHE: Final = ctypes.POINTER(KVCacheStruct)
 
 _SIGNATURES: Final = {
     **{name: [ctypes.POINTER(struct), _LONG, _LONG] for name, struct in _ROW_OPS.items()},
-    "pagemill_vocab_summaries": [ctypes.POINTER(VocabStatsStruct), _LONG, _ADDRESS],
     "pagemill_kv_cache": [_INT, _INT, _INT, _INT, _INT, _CACHE],
     "pagemill_move_blocks": [_ADDRESS, _CACHE, _INT, _ADDRESS, _LONG, _ADDRESS],
     "pagemill_attend": [

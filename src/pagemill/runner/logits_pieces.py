@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from pagemill.batch import Batch, SamplingTask, ScoringTask, StepResult
-from pagemill.sampling import sample, score
+from pagemill.sampling import VocabularyOps, sample, score
 
 LOGITS_ROWS = 256
 """Rows of logits in memory at a time. A multiple of the row tile of the reference `linear`."""
@@ -26,14 +26,16 @@ def logits_pieces(batch: Batch) -> Iterator[tuple[int, int]]:
         yield first, min(LOGITS_ROWS, num_rows - first)
 
 
-def sample_and_score(batch: Batch, first: int, logits: torch.Tensor, result: StepResult) -> None:
+def sample_and_score(
+    batch: Batch, first: int, logits: torch.Tensor, result: StepResult, ops: VocabularyOps
+) -> None:
     """Do the tasks of ``batch`` that are on a piece of the logits, and add to ``result``.
 
     ``logits`` are the rows from ``first`` on, float32 ``[rows, vocab_size]``; pieces come in order.
     """
     rows = range(first, first + len(logits))
-    result.sampled += sample(logits, _tasks_in(rows, batch.sampling))
-    result.scored += score(logits, _tasks_in(rows, batch.scoring))
+    result.sampled += sample(logits, _tasks_in(rows, batch.sampling), ops)
+    result.scored += score(logits, _tasks_in(rows, batch.scoring), ops)
 
 
 def _tasks_in(rows: range, tasks: list[Task]) -> list[Task]:

@@ -19,6 +19,7 @@ from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
 from pagemill.runner.swap_memory import SwapMemory
+from pagemill.sampling.native import NativeVocabulary
 
 _KV_TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}  # the library's numbers
 
@@ -128,6 +129,7 @@ class NativeRunner:
     ) -> None:
         self.vocab_size = config.vocab_size
         self._pool = ThreadPool(library, num_threads, cpus)
+        self._vocabulary = NativeVocabulary(self._pool)
         self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
         self._swap = swap or SwapMemory.none()
         self._rotations = model.rotations
@@ -157,7 +159,11 @@ class NativeRunner:
     def execute(self, batch: Batch) -> StepResult:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
         result = StepResult(sampled=[], scored=[])
-        self.run(batch, lambda first, logits: sample_and_score(batch, first, logits, result))
+
+        def use_logits(first: int, logits: torch.Tensor) -> None:
+            sample_and_score(batch, first, logits, result, self._vocabulary)
+
+        self.run(batch, use_logits)
         return result
 
     def run(self, batch: Batch, use_logits: Callable[[int, torch.Tensor], None]) -> None:

@@ -13,6 +13,7 @@ from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import logits_pieces, sample_and_score
 from pagemill.runner.swap_memory import SwapMemory
+from pagemill.sampling import NumpyVocabulary
 
 
 class TorchRunner:
@@ -31,6 +32,7 @@ class TorchRunner:
         self.vocab_size = config.vocab_size
         self._model = model
         self._device = device or torch.device("cpu")
+        self._vocabulary = NumpyVocabulary()
         self._kv = KVPool(config, num_kv_blocks, block_size, self._device)
         self._swap = swap or SwapMemory.none()
 
@@ -55,7 +57,7 @@ class TorchRunner:
         result = StepResult(sampled=[], scored=[])
         for first, count in logits_pieces(batch):
             logits = self._model.compute_logits(hidden[first : first + count])
-            sample_and_score(batch, first, logits, result)
+            sample_and_score(batch, first, logits, result, self._vocabulary)
         return result
 
     def close(self) -> None:

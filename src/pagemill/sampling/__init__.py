@@ -23,9 +23,14 @@ Reported log-probabilities are those of the raw model distribution, in nats: a s
 float32 logits before anything above is applied. They do not change with temperature, bias,
 penalties or filters, and a token that a filter would remove still shows among the top ones.
 
+Rows are computed by a `VocabularyOps`: in numpy (`NumpyVocabulary`), or by the native kernels
+(`pagemill.sampling.native.NativeVocabulary`, which says how near the two are).
+
 Importing this package needs no torch: a tensor is read through its own methods.
 """
 
+from pagemill.sampling.reference import NumpyVocabulary
 from pagemill.sampling.sampler import sample, score
+from pagemill.sampling.vocabulary import VocabularyOps
 
-__all__ = ["sample", "score"]
+__all__ = ["NumpyVocabulary", "VocabularyOps", "sample", "score"]

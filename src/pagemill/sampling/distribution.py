@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pagemill.batch import TokenLogprobs
 from pagemill.sampling.selection import largest
-
-FloatArray = npt.NDArray[np.float32]
+from pagemill.sampling.vocabulary import FloatArray
 
 _MAX_INVERSE_TEMPERATURE = 1e30
 """Keeps (logit - peak) / temperature from being 0 * infinity. At this factor, and so for every

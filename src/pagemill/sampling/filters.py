@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pagemill.sampling.distribution import FloatArray, inverse_temperature, softmax_weights
+from pagemill.sampling.distribution import inverse_temperature, softmax_weights
 from pagemill.sampling.selection import keep_largest, largest
+from pagemill.sampling.vocabulary import DoubleArray, FloatArray
 from pagemill.sampling_params import SamplingParams
 
-DoubleArray = npt.NDArray[np.float64]
 IdArray = npt.NDArray[np.intp]
 
 _BLOCK_SIZE = 512

@@ -115,18 +115,6 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return parts
 
 
-def vocab_summaries(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Maximum, argmax and log-sum-exp of each row."""
-    num_rows, size = logits.shape
-    peaks = np.empty((num_rows, -(-size // structs.VOCAB_CHUNK), 3), dtype=np.float32)
-    out = np.empty((num_rows, 3), dtype=np.float32)
-    args = structs.VocabStatsStruct(logits.data_ptr(), size, size, address(peaks))
-    library = structs.row_ops_library()
-    library.pagemill_vocab_summaries(ctypes.byref(args), num_rows, address(out))
-    argmax = torch.from_numpy(out.view(np.int32)[:, 1].astype(np.int64))
-    return torch.from_numpy(out[:, 0]), argmax, torch.from_numpy(out[:, 2])
-
-
 class Cache:
     """A KV cache of one layer; every byte is 0xFF at first, which is NaN to floats."""
 

@@ -23,6 +23,7 @@ struct SimdOutputs {
   float first[17][16];         // load_first of 0 to 16 lanes, zero elsewhere
   float stored_first[19][24];  // store_first of 0 to 18 lanes over 7s
   float sum_of_lanes[kNumFloats / 16], largest[kNumFloats / 16];
+  uint32_t mask_less[kNumFloats / 16];
   uint16_t half[kNumFloats], bfloat[kNumFloats];
   int32_t as_int[kNumFloats], rounded[kNumFloats];
   int32_t int_sum[kNumFloats], int_difference[kNumFloats], shifted[kNumFloats];

@@ -149,6 +149,9 @@ void check_floats(const SimdInputs& in, const SimdOutputs& out) {
   for (int i = 0; i < kNumFloats; i += 16) {
     expect(out.sum_of_lanes[i / 16], lanes(in.small + i, false), "sum", i / 16);
     expect(out.largest[i / 16], lanes(in.a + i, true), "largest", i / 16);
+    uint32_t mask = 0;
+    for (int j = 0; j < 16; ++j) mask |= uint32_t{in.a[i + j] < in.b[i + j]} << j;
+    expect(out.mask_less[i / 16], mask, "mask_less", i / 16);
   }
   for (int lane = 0; lane < 16; ++lane) {
     expect(out.lane_numbers[lane], static_cast<float>(lane), "lane_numbers", lane);

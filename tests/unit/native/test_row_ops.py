@@ -150,21 +150,6 @@ def test_quantized_rows(size: int) -> None:
             assert torch.equal(part[0], whole[row])
 
 
-@pytest.mark.parametrize("size", [1, 17, 8191, 8192, 8193, 50_001])
-def test_vocab_summaries(size: int) -> None:
-    logits = random(6, size) * 3
-    logits[1] = -torch.inf
-    logits[1, size // 2] = 1.0
-    logits[2, size // 3] = logits[2, -1] = 99.0  # a tie goes to the lower id
-    logits[3] *= 1e4
-    peak, argmax, log_sum_exp = ops.vocab_summaries(logits)
-    assert torch.equal(peak, logits.amax(-1))
-    assert argmax[2] == size // 3
-    assert torch.equal(logits.gather(1, argmax[:, None])[:, 0], peak)
-    expected = logits.double().logsumexp(-1).float()
-    torch.testing.assert_close(log_sum_exp, expected, rtol=1e-6, atol=1e-6)
-
-
 def rotated(kv_type: str, begin_rows: list[int]) -> tuple[torch.Tensor, np.ndarray]:
     """Queries, keys and values of 21 rows after `rotary_write`, and the bytes of the cache."""
     num_heads, num_kv_heads, head_dim, num_pairs = 3, 2, 40, 17

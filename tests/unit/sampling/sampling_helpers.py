@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pytest
 import torch
 
-from pagemill.batch import SampledToken, SamplingTask
-from pagemill.sampling import sample
+from pagemill import sampling
+from pagemill.batch import SampledToken, SamplingTask, ScoringTask, TokenLogprobs
+from pagemill.kernels import native
+from pagemill.sampling import NumpyVocabulary, VocabularyOps
+from pagemill.sampling.adjustments import Adjustments
 from pagemill.sampling_params import SamplingParams
+
+_in_use: list[VocabularyOps] = [NumpyVocabulary()]
+
+
+@cache
+def native_vocabulary(num_threads: int = 2) -> VocabularyOps:
+    """On threads of its own; skips the test where there is no library."""
+    from pagemill.sampling.native import NativeVocabulary
+
+    library = native.load()
+    if library is None:
+        pytest.skip("no native library")
+    return NativeVocabulary(native.ThreadPool(library, num_threads))
+
+
+@contextmanager
+def use_vocabulary(name: str) -> Iterator[None]:
+    """Let `sample` and `score` compute with ``numpy`` or ``native``."""
+    _in_use.append(native_vocabulary() if name == "native" else NumpyVocabulary())
+    yield
+    _in_use.pop()
+
+
+def sample(logits: torch.Tensor, tasks: Sequence[SamplingTask]) -> list[SampledToken]:
+    return sampling.sample(logits, tasks, _in_use[-1])
+
+
+def score(logits: torch.Tensor, tasks: Sequence[ScoringTask]) -> list[TokenLogprobs]:
+    return sampling.score(logits, tasks, _in_use[-1])
 
 
 def task(
@@ -47,3 +84,19 @@ def random_logits(vocab_size: int, seed: int = 0, scale: float = 3.0) -> torch.T
     """Logits of about the spread of a language model's."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(vocab_size, generator=generator) * scale
+
+
+def adjusted_natively(
+    adjustments: Adjustments, logits: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32] | None:
+    """`Adjustments.apply` of the native library; None if it refuses them."""
+    from pagemill.kernels.sampling_library import sampling_library
+    from pagemill.sampling.native import adjustments_struct
+
+    adjusted, counts = logits.copy(), np.zeros(len(logits), np.int32)
+    addresses = [array.ctypes.data for array in (logits, adjusted, counts)]
+    is_done = sampling_library().pagemill_vocab_adjust(
+        adjustments_struct(adjustments), addresses[0], len(logits), *addresses[1:]
+    )
+    assert not counts.any(), "the counts are not zero again"
+    return adjusted if is_done else None

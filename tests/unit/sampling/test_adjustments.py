@@ -8,21 +8,33 @@ import numpy as np
 import pytest
 
 from pagemill.errors import EngineError
-from pagemill.sampling.adjustments import adjust_logits
-from tests.unit.sampling.sampling_helpers import sample_one, task
+from pagemill.kernels import native
+from pagemill.sampling.adjustments import Adjustments
+from tests.unit.sampling.sampling_helpers import adjusted_natively, sample_one, task
 
 LOGITS = np.array([2.0, -1.0, 0.5, 0.0, -3.0], dtype=np.float32)
 
 
-def adjusted(**fields: Any) -> list[float]:
-    before = LOGITS.copy()
-    result = adjust_logits(LOGITS, task(**fields))
-    assert np.array_equal(before, LOGITS), "the raw logits were modified"
+def adjusted(logits: np.ndarray[Any, Any] = LOGITS, **fields: Any) -> list[float]:
+    """The adjusted row, in numpy and, bit for bit, on the native kernels."""
+    before = logits.copy()
+    adjustments = Adjustments.of(task(**fields), len(logits))
+    if adjustments is None:
+        return [float(x) for x in logits]
+    with np.errstate(over="ignore"):
+        result = adjustments.apply(logits)
+    assert np.array_equal(before, logits), "the raw logits were modified"
+    if native.load() is not None:
+        natively = adjusted_natively(adjustments, logits)
+        assert natively is not None
+        assert np.array_equal(natively, result)
     return [float(x) for x in result]
 
 
-def test_a_request_without_adjustments_gets_the_very_row() -> None:
-    assert adjust_logits(LOGITS, task(prompt=[0], output=[1], end=[2])) is LOGITS
+def test_a_request_without_adjustments_needs_no_copy_of_the_row() -> None:
+    assert Adjustments.of(task(prompt=[0], output=[1], end=[2]), 5) is None
+    assert Adjustments.of(task(min_tokens=1, output=[1], end=[2]), 5) is None
+    assert Adjustments.of(task(bad_words_token_ids=[[3, 4]], output=[4]), 5) is None
 
 
 def test_only_allowed_tokens_stay_possible() -> None:
@@ -92,13 +104,13 @@ def test_bias_comes_before_repetition_and_repetition_before_frequency() -> None:
 
 def test_a_penalty_on_an_extreme_logit_stays_finite() -> None:
     extreme = np.array([3e38, -3e38], dtype=np.float32)
-    with np.errstate(over="ignore"):
-        result = adjust_logits(extreme, task(repetition_penalty=0.01, output=[0, 1]))
-        assert result[0] == np.finfo(np.float32).max
-        result = adjust_logits(extreme, task(repetition_penalty=100, output=[0, 1]))
+    result = adjusted(extreme, repetition_penalty=0.01, output=[0, 1])
+    assert result[0] == np.finfo(np.float32).max
+    result = adjusted(extreme, repetition_penalty=100, output=[0, 1])
     assert result[1] == -np.inf
 
 
+@pytest.mark.usefixtures("vocabulary")
 def test_where_no_token_is_left_the_token_is_none_and_the_best_are_still_reported() -> None:
     contradictions: list[dict[str, Any]] = [
         {"allowed_token_ids": [3], "bad_words_token_ids": [[3]]},

@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from pagemill.batch import ScoringTask
-from pagemill.sampling import sample, score
-from tests.unit.sampling.sampling_helpers import draws, random_logits, sample_one, task
+from tests.unit.sampling.sampling_helpers import (
+    draws,
+    random_logits,
+    sample,
+    sample_one,
+    score,
+    task,
+)
+
+pytestmark = pytest.mark.usefixtures("vocabulary")
 
 
 def chi_square(tokens: list[int | None], probabilities: np.ndarray[Any, Any]) -> tuple[float, int]:

@@ -9,6 +9,7 @@
 #include "peaks.hpp"
 #include "quantize.hpp"
 #include "row_ops.hpp"
+#include "vocab_ops.hpp"
 
 namespace pagemill {
 
@@ -21,6 +22,7 @@ struct Isa {
   Attend attend;
   QuantizeGroup int8_group, int4_group;
   PeakKernels peaks;
+  VocabKernels vocab;
 };
 
 // avx512 (F, BW, DQ, VL and VNNI) and avx2 (with FMA and F16C) are built for x86-64 only. Only the

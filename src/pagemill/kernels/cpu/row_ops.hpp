@@ -106,31 +106,6 @@ struct QuantizeRows {
   float* totals;        // [rows, padded_cols / 32], scale times the sum of the group's q
 };
 
-// What a chunk of kVocabChunk logits says about the whole: see vocab_stats.
-constexpr int kVocabChunk = 8192;
-struct VocabPeak {
-  float max;
-  int32_t argmax;    // the first column that has it
-  float sum_of_exp;  // of logit - max
-};
-
-// One item is one chunk of one row, so that threads can share a row: item i is chunk i % chunks of
-// row i / chunks, chunks = ceil(num_cols / kVocabChunk).
-struct VocabStats {
-  const float* logits;
-  int64_t stride;
-  int32_t num_cols;
-  VocabPeak* peaks;  // [rows, chunks]
-};
-
-// A row's chunks joined in order.
-struct VocabSummary {
-  float max;
-  int32_t argmax;
-  float log_sum_exp;
-};
-VocabSummary join_vocab_peaks(const VocabPeak* peaks, int count);
-
 template <class Args>
 using RowOp = void (*)(const Args& args, int64_t begin, int64_t end);
 
@@ -143,7 +118,6 @@ struct RowKernels {
   RowOp<Embedding> embedding;
   RowOp<RotaryWrite> rotary_write;
   RowOp<QuantizeRows> quantize_rows;
-  RowOp<VocabStats> vocab_stats;
 };
 
 }  // namespace pagemill

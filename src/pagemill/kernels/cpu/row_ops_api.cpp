@@ -38,16 +38,6 @@ PAGEMILL_EXPORT void pagemill_quantize_rows(const pagemill::QuantizeRows* args, 
   current_isa().rows.quantize_rows(*args, begin, end);
 }
 
-// Of whole rows.
-PAGEMILL_EXPORT void pagemill_vocab_summaries(const pagemill::VocabStats* args, int64_t num_rows,
-                                              pagemill::VocabSummary* out) {
-  const int64_t chunks = (args->num_cols + pagemill::kVocabChunk - 1) / pagemill::kVocabChunk;
-  current_isa().rows.vocab_stats(*args, 0, num_rows * chunks);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    out[row] = pagemill::join_vocab_peaks(args->peaks + row * chunks, static_cast<int>(chunks));
-  }
-}
-
 // Fills in all but the memory, see make_kv_cache.
 PAGEMILL_EXPORT void pagemill_kv_cache(int32_t type, int32_t num_blocks, int32_t block_size,
                                        int32_t num_kv_heads, int32_t head_dim,

@@ -114,6 +114,11 @@ PAGEMILL_INLINE F16 select_less(F16 a, F16 b, F16 x, F16 y) {
   return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
+PAGEMILL_INLINE uint32_t mask_less(F16 a, F16 b) {
+  const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ));
+  const int hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ));
+  return static_cast<uint32_t>(lo | hi << 8);
+}
 PAGEMILL_INLINE float sum(F16 x) {
   const __m256 by_8 = _mm256_add_ps(x.lo, x.hi);
   const __m128 by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));

@@ -77,6 +77,10 @@ PAGEMILL_INLINE F16 copy_sign(F16 size, F16 sign) {
 PAGEMILL_INLINE F16 select_less(F16 a, F16 b, F16 x, F16 y) {
   return {_mm512_mask_mov_ps(y.v, _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), x.v)};
 }
+// Bit i says whether lane i of a is less than that of b.
+PAGEMILL_INLINE uint32_t mask_less(F16 a, F16 b) {
+  return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ);
+}
 // Over all lanes, in one fixed order: halves are joined, lane i with i + 8, then 4, 2, 1.
 PAGEMILL_INLINE float sum(F16 x) {
   const __m256 by_8 =

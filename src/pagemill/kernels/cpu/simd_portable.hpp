@@ -168,6 +168,20 @@ PAGEMILL_INLINE F16 copy_sign(F16 size, F16 sign) {
 PAGEMILL_INLINE F16 select_less(F16 a, F16 b, F16 x, F16 y) {
   return parts<F16>([&](int i) { return choose(a.v[i] < b.v[i], x.v[i], y.v[i]); });
 }
+#if defined(__SSE2__)
+PAGEMILL_INLINE uint32_t sign_bits_4(s32x4 x) {
+  return static_cast<uint32_t>(_mm_movemask_ps((__m128)x));
+}
+#else
+PAGEMILL_INLINE uint32_t sign_bits_4(s32x4 x) {
+  return (x[0] & 1) | (x[1] & 2) | (x[2] & 4) | (x[3] & 8);
+}
+#endif
+PAGEMILL_INLINE uint32_t mask_less(F16 a, F16 b) {
+  uint32_t mask = 0;
+  for (int i = 0; i < 4; ++i) mask |= sign_bits_4(a.v[i] < b.v[i]) << 4 * i;
+  return mask;
+}
 PAGEMILL_INLINE float sum(F16 x) {
   const f32x4 by_4 = (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]);
   return (by_4[0] + by_4[2]) + (by_4[1] + by_4[3]);
