@@ -63,8 +63,8 @@ struct AttentionWork {
 };
 
 // Computes items [begin, end) with scratch memory of the calling thread.
-using Attend = void (*)(const Attention& attention, const Step& step, const AttentionWork& work,
-                        int begin, int end, float* scratch);
+using Attend = void(const Attention& attention, const Step& step, const AttentionWork& work,
+                    int begin, int end, float* scratch);
 
 // Floats of scratch memory that one thread needs.
 int64_t attention_scratch_floats(int num_heads, const KvCache& cache);

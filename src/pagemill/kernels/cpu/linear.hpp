@@ -31,10 +31,10 @@ struct Tile {
   int panel_begin, panel_end;
 };
 
-using LinearQuantized = void (*)(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
-                                 Epilogue epilogue, float* out, int64_t out_stride);
-
-using LinearFloat = void (*)(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
+using LinearQuantized = void(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
                              Epilogue epilogue, float* out, int64_t out_stride);
+
+using LinearFloat = void(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
+                         Epilogue epilogue, float* out, int64_t out_stride);
 
 }  // namespace pagemill

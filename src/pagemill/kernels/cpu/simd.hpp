@@ -29,6 +29,8 @@
 #include <string.h>
 
 #define PAGEMILL_INLINE inline __attribute__((always_inline))
+// Before a loop over an array of vectors: only with constant indices do they stay in registers.
+#define PAGEMILL_UNROLL _Pragma("GCC unroll 16")
 
 #if defined(__AVX512VNNI__)
 #define PAGEMILL_AVX512 1
