@@ -3,9 +3,6 @@
 #include "attention.hpp"
 #include "vector_math.hpp"
 
-namespace PAGEMILL_ISA_NAMESPACE {
-using namespace pagemill;
-}
-
+#include "row_output.inc"
 #include "attention_blocks.inc"
 #include "attention.inc"

@@ -8,17 +8,9 @@
 #include <cstdint>
 
 #include "packing.hpp"
+#include "quantized_rows.hpp"
 
 namespace pagemill {
-
-// Rows of activations in 8 bits: x is about scale * q, one scale for each group of 32 columns.
-struct QuantizedRows {
-  const int8_t* q;      // [rows, padded_cols], -127 to 127
-  const float* scales;  // [rows, padded_cols / 32]
-  const int32_t* sums;  // [rows, padded_cols / 16], sum of q
-  const float* totals;  // [rows, padded_cols / 32], scale times the group's sum of q
-  int padded_cols;
-};
 
 // What happens to a finished number before it is stored at out[row * out_stride + n].
 struct Epilogue {
