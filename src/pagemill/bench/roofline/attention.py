@@ -142,6 +142,7 @@ def attention_group(
             cast("AttentionLayout", None),
             scale=config.attention_scale,
         )
+    recorder.finish()
     struct = arrays.struct()
     row_bytes = 2 * 4 * heads.num_heads * heads.head_dim
     try:
@@ -200,6 +201,7 @@ def _write_tokens(
             cast("torch.Tensor", None),
             cast("torch.Tensor", None),
         )
+    recorder.finish()
     owners = np.repeat(np.arange(count), context)
     positions = np.tile(np.arange(context, dtype=np.int64), count)
     all_slots = arrays.slots(owners, positions)
