@@ -19,7 +19,7 @@ import torch
 from pagemill.kernels import native, reference, reference_attention
 from pagemill.kernels.attention_plan import AttentionLayout
 from pagemill.kernels.packing import PackedLinear
-from pagemill.kernels.recorder import Rows, StepArray, StepLogits
+from pagemill.kernels.recorded import Rows, StepArray, StepLogits
 from pagemill.kernels.row_ops_library import KVCacheStruct
 
 __all__ = [
@@ -99,7 +99,7 @@ def linear(x: torch.Tensor, weight: LinearWeight, bias: torch.Tensor | None = No
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """``x / rms(x) * weight`` over the last dimension (arXiv:1910.07467)."""
     if isinstance(x, Rows):
-        return _handle(x.recorder.norm(x, None, weight, None, eps, subtract_mean=False))
+        return _handle(x.recorder.norm(x, None, weight, None, eps, subtract_mean=False)[0])
     return reference.rms_norm(x, weight, eps)
 
 
@@ -112,8 +112,8 @@ def add_rms_norm(
     """
     if isinstance(residual, Rows):
         rows = cast("Rows", x)
-        normed = residual.recorder.norm(rows, residual, weight, None, eps, subtract_mean=False)
-        return _handle(normed), residual
+        out, total = rows.recorder.norm(rows, residual, weight, None, eps, subtract_mean=False)
+        return _handle(out), _handle(total)
     return reference.add_rms_norm(x, residual, weight, eps)
 
 
@@ -122,7 +122,7 @@ def layer_norm(
 ) -> torch.Tensor:
     """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension."""
     if isinstance(x, Rows):
-        return _handle(x.recorder.norm(x, None, weight, bias, eps, subtract_mean=True))
+        return _handle(x.recorder.norm(x, None, weight, bias, eps, subtract_mean=True)[0])
     return reference.layer_norm(x, weight, bias, eps)
 
 
@@ -181,10 +181,10 @@ def rotary_write_kv(
     if isinstance(qkv, Rows):
         cos, sin = (None, None) if rotation is None else rotation.arrays()
         native = cast("KVCacheStruct", cache)
-        qkv.recorder.rotary_write(
+        rotated = qkv.recorder.rotary_write(
             qkv, heads.num_heads, native, query_norm, key_norm, norm_eps, cos, sin
         )
-        return qkv
+        return _handle(rotated)
     by_head = qkv.view(qkv.shape[0], -1, heads.head_dim)
     sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
     query, key, value = torch.split(by_head, sizes, dim=1)

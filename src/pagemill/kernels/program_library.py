@@ -12,6 +12,7 @@ from pagemill.kernels.row_ops_library import (
     AddStruct,
     AttentionStruct,
     NormStruct,
+    QuantizedRowsStruct,
     QuantizeRowsStruct,
     RotaryWriteStruct,
     StepStruct,
@@ -27,18 +28,6 @@ class LinearSegmentStruct(ctypes.Structure):
     """``pagemill::LinearSegment`` of ``cpu/program.hpp``."""
 
     _fields_ = [("packed", _ADDRESS), ("floats", _ADDRESS), ("first_column", _INT)]
-
-
-class QuantizedRowsStruct(ctypes.Structure):
-    """``pagemill::QuantizedRows`` of ``cpu/linear.hpp``."""
-
-    _fields_ = [
-        ("q", _ADDRESS),
-        ("scales", _ADDRESS),
-        ("sums", _ADDRESS),
-        ("totals", _ADDRESS),
-        ("padded_cols", _INT),
-    ]
 
 
 def _pointer(struct: type[ctypes.Structure]) -> type:

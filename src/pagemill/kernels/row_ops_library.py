@@ -53,6 +53,18 @@ class StepStruct(ctypes.Structure):
     ]
 
 
+class QuantizedRowsStruct(ctypes.Structure):
+    """``pagemill::QuantizedRows`` of ``cpu/quantized_rows.hpp``; all 0: none."""
+
+    _fields_ = [
+        ("q", _ADDRESS),
+        ("scales", _ADDRESS),
+        ("sums", _ADDRESS),
+        ("totals", _ADDRESS),
+        ("padded_cols", _INT),
+    ]
+
+
 class AttentionStruct(ctypes.Structure):
     """``pagemill::Attention`` of ``cpu/attention.hpp``."""
 
@@ -66,6 +78,7 @@ class AttentionStruct(ctypes.Structure):
         ("window", _INT),
         ("scale", _FLOAT),
         ("soft_cap", _FLOAT),
+        ("rounded", QuantizedRowsStruct),
     ]
 
 
@@ -84,6 +97,7 @@ class NormStruct(ctypes.Structure):
         ("num_cols", _INT),
         ("subtract_mean", _INT),
         ("eps", _FLOAT),
+        ("rounded", QuantizedRowsStruct),
     ]
 
 
@@ -98,6 +112,7 @@ class ActivationStruct(ctypes.Structure):
         ("num_cols", _INT),
         ("kind", _INT),
         ("gated", _INT),
+        ("rounded", QuantizedRowsStruct),
     ]
 
 
@@ -170,11 +185,7 @@ class QuantizeRowsStruct(ctypes.Structure):
         ("x", _ADDRESS),
         ("x_stride", _LONG),
         ("num_cols", _INT),
-        ("padded_cols", _INT),
-        ("q", _ADDRESS),
-        ("scales", _ADDRESS),
-        ("sums", _ADDRESS),
-        ("totals", _ADDRESS),
+        ("to", QuantizedRowsStruct),
     ]
 
 

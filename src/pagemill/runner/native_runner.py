@@ -11,7 +11,8 @@ import torch
 
 from pagemill.batch import Batch, BlockMove, StepResult
 from pagemill.kernels.native import NativeLibrary, ThreadPool
-from pagemill.kernels.recorder import Recorder, Rows, StepArray
+from pagemill.kernels.recorded import Rows, StepArray
+from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import KVCacheStruct, StepStruct, row_ops_library
 from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
@@ -137,11 +138,12 @@ class NativeRunner:
         hidden = model.forward(
             cast("DeviceBatch", _StepToRecord(self._body)), cast("KVPool", self._kv)
         )
-        # The head reads what the body leaves, so the body's last buffer must stay its own.
-        self._hidden = cast("Rows", hidden)
+        hidden_rows = cast("Rows", hidden)
+        self._body.finish(hidden_rows)
         self._head = Recorder(self._pool, min(LOGITS_ROWS, max_num_batched_tokens))
-        rows = self._head.gather_logits_rows(self._hidden)
+        rows = self._head.gather_logits_rows(hidden_rows)
         model.compute_logits(cast("torch.Tensor", rows))
+        self._head.finish()
         self._logits = np.empty((0, self.vocab_size), np.float32)
 
     def move_blocks(self, moves: Sequence[BlockMove]) -> None:
@@ -187,7 +189,7 @@ class NativeRunner:
         self._body.close()
         self._head.close()
         self._pool.close()
-        del self._body, self._head, self._hidden, self._kv, self._swap
+        del self._body, self._head, self._kv, self._swap
 
     def _make_logits(self, step: StepStruct, first: int, count: int) -> torch.Tensor:
         """Rows ``first`` and on of the step's logits, in memory that the next call writes again."""

@@ -96,25 +96,28 @@ def test_all_keys_and_values_are_there_before_attention_is_timed(
     pool: ThreadPool, monkeypatch: pytest.MonkeyPatch, kv_dtype: str
 ) -> None:
     """A page that nobody wrote to is the system's one page of zeros, which any cache holds."""
-    caches = []
+    pools = []
 
     class Watched(NativeKVPool):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            caches.append(self)
+            pools.append(self)
 
     monkeypatch.setattr(attention, "NativeKVPool", Watched)
     monkeypatch.setattr(attention, "_ROWS_WRITTEN_AT_ONCE", 7)
     sequences = Sequences(3, 32, 1)
     kv_bytes = sequences.kv_bytes(TINY, kv_dtype)
     with attention_group(pool, TINY, kv_dtype, sequences, 3 * kv_bytes) as (op,):
-        assert (op.ops_per_run, len(caches)) == (3, 3)
+        assert op.ops_per_run == 3
         assert op.num_bytes == kv_bytes + 3 * 2 * 4 * 4 * 16
         op.run()
-        for cache in caches:
-            memory = cache._blocks[0]
-            # Zeros are what rounds to 0, and what aligns.
-            assert np.count_nonzero(memory) > 0.9 * kv_bytes
+        (whole,) = pools
+        # Zeros are what rounds to 0, and what aligns.
+        assert np.count_nonzero(whole._blocks[0]) > 0.9 * 3 * kv_bytes
+        layers = attention._layers(whole.layer(0), 3)
+        starts = [layer.blocks - layers[0].blocks for layer in layers]
+        assert starts == [0, 6 * layers[0].block_bytes, 12 * layers[0].block_bytes]
+        assert {layer.num_blocks for layer in layers} == {6}
 
 
 def test_each_row_op_runs_at_every_number_of_rows(pool: ThreadPool) -> None:

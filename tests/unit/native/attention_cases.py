@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from pagemill.kernels import native
-from tests.unit.native.row_ops_helpers import Cache, Rows, attend, rotary_write
+from tests.unit.native.row_ops_helpers import (
+    FLOATS,
+    Cache,
+    Output,
+    Rows,
+    attend,
+    rotary_write,
+)
 
 SCALE = 0.4
 
@@ -53,6 +60,7 @@ class Case:
         shuffle_seed: int = 0,
         num_threads: int = 1,
         pool: native.ThreadPool | None = None,
+        output: Output = FLOATS,
     ) -> list[torch.Tensor]:
         """What one step computes for the last ``rows[b]`` rows of each sequence (of its first
         ``lens[b]`` tokens), ``[rows[b], Hq, D]``.
@@ -74,7 +82,7 @@ class Case:
             rotary_write(cache, qkv, self.num_heads, slot_tensor, slot_tensor, none, none)
             queries.append(self.qkv[b][lens[b] - rows[b] : lens[b], : self.num_heads])
             starts.append(starts[-1] + rows[b])
-        output = attend(
+        attended = attend(
             torch.cat(queries).contiguous(),
             cache,
             Rows(starts, lens, tables),
@@ -83,9 +91,10 @@ class Case:
             soft_cap=self.soft_cap,
             num_threads=num_threads,
             pool=pool,
+            output=output,
         )
         assert cache.is_intact()
-        return [output[starts[b] : starts[b + 1]] for b in range(len(lens))]
+        return [attended[starts[b] : starts[b + 1]] for b in range(len(lens))]
 
     def all_rows(self) -> list[torch.Tensor]:
         """Every row of every sequence, in one step."""

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,36 @@ def call(name: str, args: ctypes.Structure, num_rows: int, begin: int = 0) -> No
     getattr(structs.row_ops_library(), name)(ctypes.byref(args), begin, num_rows)
 
 
+class Rounded:
+    """Rows in 8 bits that an op is to write; at first every number is wrong."""
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        groups = -(-size // 32)
+        self.parts = (
+            torch.full((num_rows, 32 * groups), 99, dtype=torch.int8),
+            torch.full((num_rows, groups), torch.nan),
+            torch.full((num_rows, 2 * groups), 99, dtype=torch.int32),
+            torch.full((num_rows, groups), torch.nan),
+        )
+        """Integers, scales, sums of 16, scaled sums of 32."""
+        self.struct = structs.QuantizedRowsStruct(
+            *(part.data_ptr() for part in self.parts), 32 * groups
+        )
+
+
+class Output(NamedTuple):
+    """How an op is to write its rows, if not as floats alone."""
+
+    rounded: Rounded | None = None
+    floats: bool = True
+
+    def struct(self) -> structs.QuantizedRowsStruct:
+        return self.rounded.struct if self.rounded else structs.QuantizedRowsStruct()
+
+
+FLOATS = Output()
+
+
 def norm(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -51,23 +81,25 @@ def norm(
     *,
     eps: float = 1e-5,
     subtract_mean: bool = False,
+    output: Output = FLOATS,
 ) -> torch.Tensor:
     out = torch.full_like(x, torch.nan)
     size = x.shape[1]
     args = structs.NormStruct(
         x.data_ptr(), size, address(residual), size, weight.data_ptr(), address(bias),
-        out.data_ptr(), size, size, subtract_mean, eps,
+        out.data_ptr() if output.floats else None, size, size, subtract_mean, eps, output.struct(),
     )  # fmt: skip
     call("pagemill_norm", args, len(x))
     return out
 
 
-def activation(x: torch.Tensor, kind: int, gated: bool) -> torch.Tensor:
+def activation(x: torch.Tensor, kind: int, gated: bool, *, output: Output = FLOATS) -> torch.Tensor:
     size = x.shape[1] // 2 if gated else x.shape[1]
     out = torch.full((len(x), size), torch.nan)
     args = structs.ActivationStruct(
-        x.data_ptr(), x.shape[1], out.data_ptr(), size, size, kind, gated
-    )
+        x.data_ptr(), x.shape[1], out.data_ptr() if output.floats else None, size, size, kind,
+        gated, output.struct(),
+    )  # fmt: skip
     call("pagemill_activation", args, len(x))
     return out
 
@@ -103,16 +135,10 @@ def embedding(
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Integers, scales, sums of 16, scaled sums of 32."""
     num_rows, size = x.shape
-    padded = -(-size // 32) * 32
-    q = torch.full((num_rows, padded), 99, dtype=torch.int8)
-    scales = torch.full((num_rows, padded // 32), torch.nan)
-    sums = torch.full((num_rows, padded // 16), 99, dtype=torch.int32)
-    totals = torch.full((num_rows, padded // 32), torch.nan)
-    parts = (q, scales, sums, totals)
-    addresses = [part.data_ptr() for part in parts]
-    args = structs.QuantizeRowsStruct(x.data_ptr(), size, size, padded, *addresses)
+    rounded = Rounded(num_rows, size)
+    args = structs.QuantizeRowsStruct(x.data_ptr(), size, size, rounded.struct)
     call("pagemill_quantize_rows", args, num_rows)
-    return parts
+    return rounded.parts
 
 
 class Cache:
@@ -179,6 +205,7 @@ def attend(
     soft_cap: float | None = None,
     num_threads: int = 1,
     pool: native.ThreadPool | None = None,
+    output: Output = FLOATS,
 ) -> torch.Tensor:
     """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given."""
     num_rows, num_heads, head_dim = query.shape
@@ -191,8 +218,9 @@ def attend(
         address(tables), None,
     )  # fmt: skip
     args = structs.AttentionStruct(
-        query.data_ptr(), num_heads * head_dim, out.data_ptr(), num_heads * head_dim,
-        cache.struct, num_heads, window or 0, scale, soft_cap or 0.0,
+        query.data_ptr(), num_heads * head_dim, out.data_ptr() if output.floats else None,
+        num_heads * head_dim, cache.struct, num_heads, window or 0, scale, soft_cap or 0.0,
+        output.struct(),
     )  # fmt: skip
     cache.library.pagemill_attend(
         ctypes.byref(args), ctypes.byref(step), num_threads, pool.handle if pool else None

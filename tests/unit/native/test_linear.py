@@ -12,7 +12,8 @@ import torch
 from pagemill.kernels import native
 from pagemill.kernels.native import NativeLibrary, ThreadPool
 from pagemill.kernels.packing import PackedLinear, StoredRows, StoredType, pack_rows
-from pagemill.kernels.recorder import Recorder, RowCount, Rows
+from pagemill.kernels.recorded import Rows
+from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import StepStruct
 from tests.unit.native.packing_helpers import random_blocks
 
@@ -45,17 +46,18 @@ class OneLinear:
     ) -> None:
         self._pool = ThreadPool(library, threads)
         self._recorder = Recorder(self._pool, MAX_ROWS)
-        self._x = Rows(self._recorder, weight.num_cols, RowCount.TOKENS)
+        self._x = self._recorder.input(weight.num_cols)
         out = self._recorder.linear(self._x, weight, bias)
         assert isinstance(out, Rows)
+        self._recorder.finish(out)
         self._out = out
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        self._x._buffer[: len(x)] = x
-        self._out._buffer[:] = np.nan
+        self._x.array[: len(x)] = x
+        self._out.array[:] = np.nan
         self._recorder.run(StepStruct(num_tokens=len(x)), None)
-        assert np.isnan(self._out._buffer[len(x) :]).all(), "rows beyond the batch were written"
-        result: FloatArray = self._out._buffer[: len(x)].copy()
+        assert np.isnan(self._out.array[len(x) :]).all(), "rows beyond the batch were written"
+        result: FloatArray = self._out.array[: len(x)].copy()
         return result
 
     def close(self) -> None:

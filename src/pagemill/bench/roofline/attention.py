@@ -21,7 +21,7 @@ from pagemill.bench.roofline.shapes import Shapes
 from pagemill.kernels import AttentionLayout
 from pagemill.kernels.native import ThreadPool
 from pagemill.kernels.recorder import Recorder
-from pagemill.kernels.row_ops_library import StepStruct
+from pagemill.kernels.row_ops_library import KVCacheStruct, StepStruct
 from pagemill.runner.native_runner import NativeKVPool
 
 KV_DTYPES: Final = ("float32", "bfloat16", "int8")
@@ -128,10 +128,8 @@ def attention_group(
     num_layers = -(-working_set_bytes // kv_bytes)
     arrays = StepArrays(sequences)
     config = shapes.config(1, sequences.context)
-    # One layer after another: a model of so many layers would be refused.
-    caches = [
-        NativeKVPool(config, arrays.num_blocks, _BLOCK_SIZE, kv_dtype) for _ in range(num_layers)
-    ]
+    kv_pool = NativeKVPool(config, num_layers * arrays.num_blocks, _BLOCK_SIZE, kv_dtype)
+    caches = _layers(kv_pool.layer(0), num_layers)
     _write_tokens(pool, shapes, caches, arrays, sequences)
     heads = shapes.heads
     recorder = Recorder(pool, sequences.num_rows)
@@ -140,10 +138,11 @@ def attention_group(
         kernels.paged_attention(
             cast("torch.Tensor", qkv),
             heads,
-            cache.layer(0),
+            cache,
             cast("AttentionLayout", None),
             scale=config.attention_scale,
         )
+    recorder.finish()
     struct = arrays.struct()
     row_bytes = 2 * 4 * heads.num_heads * heads.head_dim
     try:
@@ -163,12 +162,28 @@ def attention_group(
         ]
     finally:
         recorder.close()
+        del kv_pool  # its memory must live until here
+
+
+def _layers(pool: KVCacheStruct, count: int) -> list[KVCacheStruct]:
+    """One pool cut into the caches of ``count`` layers.
+
+    The memory of an engine's layer is large enough for the system to give it huge pages, which that
+    of a few sequences is not.
+    """
+    layers = []
+    for index in range(count):
+        layer = KVCacheStruct.from_buffer_copy(pool)
+        layer.num_blocks = pool.num_blocks // count
+        layer.blocks = pool.blocks + index * layer.num_blocks * pool.block_bytes
+        layers.append(layer)
+    return layers
 
 
 def _write_tokens(
     pool: ThreadPool,
     shapes: Shapes,
-    caches: Sequence[NativeKVPool],
+    caches: Sequence[KVCacheStruct],
     arrays: StepArrays,
     sequences: Sequences,
 ) -> None:
@@ -182,10 +197,11 @@ def _write_tokens(
         kernels.rotary_write_kv(
             cast("torch.Tensor", qkv),
             heads,
-            cache.layer(0),
+            cache,
             cast("torch.Tensor", None),
             cast("torch.Tensor", None),
         )
+    recorder.finish()
     owners = np.repeat(np.arange(count), context)
     positions = np.tile(np.arange(context, dtype=np.int64), count)
     all_slots = arrays.slots(owners, positions)

@@ -8,7 +8,6 @@ what the kernel does when memory does not hold it up.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, cast
@@ -22,7 +21,8 @@ from pagemill.bench.roofline.peaks import Arithmetic
 from pagemill.errors import ConfigError
 from pagemill.kernels.native import ThreadPool
 from pagemill.kernels.packing import PackedLinear, PackedWeight, empty_weight
-from pagemill.kernels.recorder import Recorder, RowCount, Rows
+from pagemill.kernels.recorded import Rows
+from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import StepStruct
 
 _PACKED_NAMES: Final = {
@@ -145,12 +145,12 @@ def _record(pool: ThreadPool, max_rows: int, weights: Sequence[PackedWeight]) ->
     x = random_rows(recorder, max_rows, weights[0].num_cols)
     for weight in weights:
         kernels.linear(cast("torch.Tensor", x), PackedLinear([weight]))
+    recorder.finish()
     return recorder
 
 
 def random_rows(recorder: Recorder, num_rows: int, width: int) -> Rows:
     """Standard normal numbers, ``[num_rows, width]``."""
-    rows = Rows(recorder, width, RowCount.TOKENS)
-    values = np.random.default_rng(1).standard_normal(num_rows * width, np.float32)
-    ctypes.memmove(rows.address, values.ctypes.data, values.nbytes)
+    rows = recorder.input(width)
+    rows.array[:num_rows] = np.random.default_rng(1).standard_normal((num_rows, width), np.float32)
     return rows

@@ -22,7 +22,8 @@ from pagemill.bench.roofline.op import Op
 from pagemill.bench.roofline.shapes import Shapes
 from pagemill.kernels.native import ThreadPool
 from pagemill.kernels.packing import PackedLinear
-from pagemill.kernels.recorder import Recorder, StepArray
+from pagemill.kernels.recorded import StepArray
+from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import StepStruct
 from pagemill.layers.rope import RotaryTable
 from pagemill.runner.native_runner import NativeKVPool
@@ -78,6 +79,7 @@ def row_op_group(
     """One op at every number of rows."""
     recorder = Recorder(pool, max(rows))
     row_op.record(recorder)
+    recorder.finish()
     ops = []
     for num_rows in rows:
         arrays = StepArrays(Sequences(num_rows, _CONTEXT, 1))
@@ -124,8 +126,7 @@ def _act(max_rows: int, width: int, recorder: Recorder) -> None:
 def _round(max_rows: int, width: int, recorder: Recorder) -> None:
     rows = random_rows(recorder, max_rows, width)
     for _ in range(_OPS):
-        rows.quantized()
-        rows.changed()  # so that the next one is recorded as well
+        recorder.quantize(rows)
 
 
 def _rotary_write(shapes: Shapes, kv_dtype: str, max_rows: int, recorder: Recorder) -> None:

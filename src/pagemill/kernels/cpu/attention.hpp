@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kv_cache.hpp"
+#include "quantized_rows.hpp"
 #include "step.hpp"
 
 namespace pagemill {
@@ -26,13 +27,14 @@ constexpr int kTileProducts = 48;  // rows times query heads that an item aims a
 struct Attention {
   const float* query;  // row t, head h at query + t * query_stride + h * head_dim
   int64_t query_stride;
-  float* out;  // likewise
+  float* out;  // likewise; or null
   int64_t out_stride;
   KvCache cache;  // this step's keys and values written
   int32_t num_heads;
   int32_t window;  // a row sees this many positions, its own included; 0: all before it
   float scale;     // multiplies the query
   float soft_cap;  // scores become soft_cap * tanh(score / soft_cap); 0: they stay
+  QuantizedRows rounded;  // the outputs in 8 bits, if wanted; head_dim is then a multiple of 32
 };
 
 struct AttentionItem {
@@ -63,8 +65,8 @@ struct AttentionWork {
 };
 
 // Computes items [begin, end) with scratch memory of the calling thread.
-using Attend = void (*)(const Attention& attention, const Step& step, const AttentionWork& work,
-                        int begin, int end, float* scratch);
+using Attend = void(const Attention& attention, const Step& step, const AttentionWork& work,
+                    int begin, int end, float* scratch);
 
 // Floats of scratch memory that one thread needs.
 int64_t attention_scratch_floats(int num_heads, const KvCache& cache);

@@ -13,13 +13,13 @@
 
 namespace pagemill {
 
-// Every kernel, as compiled for one instruction set. isa_kernels.inc fills it in.
+// Every kernel, as compiled for one instruction set. isa_kernels.cpp fills it in.
 struct Isa {
   const char* name;
-  LinearQuantized linear_quantized;
-  LinearFloat linear_float;
+  LinearQuantized* linear_quantized;
+  LinearFloat* linear_float;
   RowKernels rows;
-  Attend attend;
+  Attend* attend;
   QuantizeGroup int8_group, int4_group;
   PeakKernels peaks;
   VocabKernels vocab;

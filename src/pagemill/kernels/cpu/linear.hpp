@@ -8,17 +8,9 @@
 #include <cstdint>
 
 #include "packing.hpp"
+#include "quantized_rows.hpp"
 
 namespace pagemill {
-
-// Rows of activations in 8 bits: x is about scale * q, one scale for each group of 32 columns.
-struct QuantizedRows {
-  const int8_t* q;      // [rows, padded_cols], -127 to 127
-  const float* scales;  // [rows, padded_cols / 32]
-  const int32_t* sums;  // [rows, padded_cols / 16], sum of q
-  const float* totals;  // [rows, padded_cols / 32], scale times the group's sum of q
-  int padded_cols;
-};
 
 // What happens to a finished number before it is stored at out[row * out_stride + n].
 struct Epilogue {
@@ -31,10 +23,10 @@ struct Tile {
   int panel_begin, panel_end;
 };
 
-using LinearQuantized = void (*)(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
-                                 Epilogue epilogue, float* out, int64_t out_stride);
-
-using LinearFloat = void (*)(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
+using LinearQuantized = void(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
                              Epilogue epilogue, float* out, int64_t out_stride);
+
+using LinearFloat = void(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
+                         Epilogue epilogue, float* out, int64_t out_stride);
 
 }  // namespace pagemill

@@ -10,6 +10,7 @@
 
 #include "kv_cache.hpp"
 #include "packing.hpp"
+#include "quantized_rows.hpp"
 
 namespace pagemill {
 
@@ -22,11 +23,12 @@ struct Norm {
   int64_t residual_stride;
   const float* weight;  // [num_cols]
   const float* bias;    // [num_cols], or null
-  float* out;
+  float* out;           // or null
   int64_t out_stride;
   int32_t num_cols;
   int32_t subtract_mean;  // 1: layer norm, 0: root mean square norm
   float eps;
+  QuantizedRows rounded;  // the rows in 8 bits, if wanted
 };
 
 enum class ActivationKind : int32_t { kSilu = 0, kGelu = 1, kGeluTanh = 2 };
@@ -35,11 +37,12 @@ enum class ActivationKind : int32_t { kSilu = 0, kGelu = 1, kGeluTanh = 2 };
 struct Activation {
   const float* x;
   int64_t x_stride;
-  float* out;
+  float* out;  // or null
   int64_t out_stride;
   int32_t num_cols;  // of out
   ActivationKind kind;
   int32_t gated;
+  QuantizedRows rounded;  // the rows in 8 bits, if wanted
 };
 
 // out = a + b, b a batch of rows, or one row for all if b_stride is 0.
@@ -94,16 +97,12 @@ struct RotaryWrite {
   KvCache cache;
 };
 
-// Rows in 8 bits: of each group of 32 columns scale = max|x| / 127, q = x / scale to nearest even.
+// Rows in 8 bits, where the op that computes them does not write them so itself.
 struct QuantizeRows {
   const float* x;
   int64_t x_stride;
   int32_t num_cols;
-  int32_t padded_cols;  // the next multiple of 32; q is 0 in between
-  int8_t* q;            // [rows, padded_cols]
-  float* scales;        // [rows, padded_cols / 32]
-  int32_t* sums;        // [rows, padded_cols / 16] of q
-  float* totals;        // [rows, padded_cols / 32], scale times the sum of the group's q
+  QuantizedRows to;
 };
 
 template <class Args>

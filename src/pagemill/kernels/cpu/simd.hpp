@@ -29,6 +29,13 @@
 #include <string.h>
 
 #define PAGEMILL_INLINE inline __attribute__((always_inline))
+// Before a loop over an array of vectors: only with constant indices do they stay in registers.
+// (Code that a sanitizer has filled with checks would only take minutes to compile.)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PAGEMILL_UNROLL
+#else
+#define PAGEMILL_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #if defined(__AVX512VNNI__)
 #define PAGEMILL_AVX512 1
