@@ -51,6 +51,8 @@ class LLMEngine:
         fingerprint: names the model and all that its keys and values depend on.
         eos_token_ids: what ends a sequence unless ignored; None: the tokenizer's.
         clock: monotonic seconds; a virtual one in simulations.
+        kv: accounts for the blocks of the runner's pool; None: as ``config`` has it. Another one to
+            compare with.
     """
 
     def __init__(
@@ -66,12 +68,13 @@ class LLMEngine:
         fingerprint: Callable[[], str] = str,
         eos_token_ids: frozenset[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        kv: KVCacheManager | None = None,
     ) -> None:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
-        self.kv = KVCacheManager(
+        self.kv = kv or KVCacheManager(
             num_kv_blocks,
             config.block_size,
             num_swap_slots=num_swap_slots,

@@ -123,6 +123,13 @@ class KVCacheManager:
         """Blocks that a sequence holds at its longest."""
         return blocks_for_tokens(num_prompt_tokens + max(max_tokens - 1, 0), self.block_size)
 
+    def num_slots_at_admission(self, num_tokens: int, num_tokens_at_most: int) -> int:  # noqa: ARG002
+        """Token slots that a sequence is admitted with: those of the tokens that it has.
+
+        A manager to compare with may reserve ``num_tokens_at_most``, or more.
+        """
+        return num_tokens
+
     # A sequence comes, grows, forks and goes
 
     def new_sequence(self, cache_salt: str | None = None) -> SequenceBlocks:

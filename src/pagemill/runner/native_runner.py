@@ -132,7 +132,8 @@ class NativeRunner:
         self._pool = ThreadPool(library, num_threads, cpus)
         self._vocabulary = NativeVocabulary(self._pool)
         self._kv = NativeKVPool(config, num_kv_blocks, block_size, kv_dtype)
-        self._swap = swap or SwapMemory.none()
+        self.swap = swap or SwapMemory.none()
+        """Where blocks are that were moved out of the pool."""
         self._rotations = model.rotations
         self._body = Recorder(self._pool, max_num_batched_tokens)
         hidden = model.forward(
@@ -148,7 +149,7 @@ class NativeRunner:
 
     def move_blocks(self, moves: Sequence[BlockMove]) -> None:
         """Make ``moves``, as if one after another in this order."""
-        self._kv.move_blocks(self._pool, moves, self._swap)
+        self._kv.move_blocks(self._pool, moves, self.swap)
 
     def read_block(self, block_id: int) -> bytes:
         """The keys and values of a block in all layers."""
@@ -189,7 +190,7 @@ class NativeRunner:
         self._body.close()
         self._head.close()
         self._pool.close()
-        del self._body, self._head, self._kv, self._swap
+        del self._body, self._head, self._kv, self.swap
 
     def _make_logits(self, step: StepStruct, first: int, count: int) -> torch.Tensor:
         """Rows ``first`` and on of the step's logits, in memory that the next call writes again."""

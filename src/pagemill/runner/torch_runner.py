@@ -34,11 +34,12 @@ class TorchRunner:
         self._device = device or torch.device("cpu")
         self._vocabulary = NumpyVocabulary()
         self._kv = KVPool(config, num_kv_blocks, block_size, self._device)
-        self._swap = swap or SwapMemory.none()
+        self.swap = swap or SwapMemory.none()
+        """Where blocks are that were moved out of the pool."""
 
     def move_blocks(self, moves: Sequence[BlockMove]) -> None:
         """Make ``moves``, as if one after another in this order."""
-        self._kv.move_blocks(moves, self._swap)
+        self._kv.move_blocks(moves, self.swap)
 
     def read_block(self, block_id: int) -> bytes:
         """The keys and values of a block in all layers."""
@@ -62,4 +63,4 @@ class TorchRunner:
 
     def close(self) -> None:
         """Release the model's weights and the KV pool."""
-        del self._model, self._kv, self._swap
+        del self._model, self._kv, self.swap

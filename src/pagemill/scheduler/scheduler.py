@@ -217,9 +217,10 @@ class Scheduler:
         """Let a waiting sequence run; it gets the blocks of all its tokens."""
         self.waiting.remove(seq)
         if seq.status is SequenceStatus.SWAPPED:
-            self.kv.swap_in(seq.blocks, seq.num_tokens, hit)
+            self.kv.swap_in(seq.blocks, self._slots_at_admission(seq), hit)
         else:
-            seq.num_prefilled_tokens = self.kv.allocate(seq.blocks, seq.num_tokens, hit)
+            num_slots = self._slots_at_admission(seq)
+            seq.num_prefilled_tokens = self.kv.allocate(seq.blocks, num_slots, hit)
             if seq.request.num_cached_tokens is None:
                 seq.request.num_cached_tokens = seq.num_prefilled_tokens
         self._start_running(seq)
@@ -280,8 +281,14 @@ class Scheduler:
             return False
         leaving = Counter(block_id for victim in victims for block_id in victim.blocks.table)
         growing = self._num_growing - sum(victim.may_grow for victim in victims)
-        needed = self.kv.blocks_to_take(hit, seq.num_tokens, leaving)
+        needed = self.kv.blocks_to_take(hit, self._slots_at_admission(seq), leaving)
         return needed + growing <= self.kv.num_free_after(leaving)
+
+    def _slots_at_admission(self, seq: Sequence) -> int:
+        request = seq.request
+        # The last token that is generated needs no slot.
+        at_most = request.num_prompt_tokens + max(request.max_tokens - 1, 0)
+        return self.kv.num_slots_at_admission(seq.num_tokens, at_most)
 
     def _has_slot_for_fork(self) -> bool:
         """Whether one more sequence may run that shares its blocks, and needs one of its own."""
