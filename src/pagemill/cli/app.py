@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pagemill import __version__
-from pagemill.cli import EXIT_INTERRUPTED, bench, defaults
+from pagemill.cli import EXIT_INTERRUPTED, bench, bench_kv, defaults
 from pagemill.cli.failures import EXIT_CLOSED_PIPE, drop_stdout, report_failure
 from pagemill.cli.option_groups import expand_options
 from pagemill.cli.options import (
@@ -44,6 +44,7 @@ app = typer.Typer(
 )
 
 
+bench_kv.add_commands(bench.app)
 app.add_typer(bench.app, name="bench")
 
 

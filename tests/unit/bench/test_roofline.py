@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pagemill.bench import figures
 from pagemill.bench.roofline import command, op, peaks, report, shapes
 from pagemill.bench.roofline.attention import Sequences
 from pagemill.bench.roofline.command import Limits, RooflineCommand
@@ -240,7 +241,7 @@ def test_targets_name_the_op_that_is_furthest_away() -> None:
     [(2.0, "2 s"), (0.01234, "12.3 ms"), (3e-5, "30 µs"), (4.56e-7, "456 ns"), (5e-10, "0.5 ns")],
 )
 def test_durations_have_three_digits(seconds: float, text: str) -> None:
-    assert report.duration(seconds) == text
+    assert figures.duration(seconds) == text
 
 
 TINY = Shapes("tiny", (("out", 32, 64), ("down", 48, 256)), HeadShape(4, 2, 16), 64, 96, 100)

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from pagemill.bench.figures import duration
 from pagemill.bench.report import Table
 
 Result = Mapping[str, Any]
 """An op as `OpResult.to_json` has it."""
 
-_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _CELL_NOTE: Final = (
     "Time of one op, then its share in percent of what binds it: m the read bandwidth, a the "
     "arithmetic peak; the share of the other in brackets. M is the number of rows."
@@ -143,14 +143,6 @@ def _cell(op: Result) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """``1.23 ms``: three digits and a unit."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.2g} ns"
 
 
 def _rate(figures: Mapping[str, float], unit: str) -> str:

@@ -1,0 +1,1 @@
+"""Scripts that drive a scheduler, each run by the Python of its engine. See `host`."""
