@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pagemill.bench.environment import CpuWatch, describe_environment
-from pagemill.bench.report import Table, read_json, replace_generated, write_json
+from pagemill.bench.report import Table, check_places, read_json, replace_generated, write_json
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ class BenchCommand(ABC):
 
     def __call__(self) -> int:
         """Measure, or read what was; print and write; returns the exit code."""
+        if self.docs is not None:
+            check_places(self.docs, [self.NAME])
         result = self._result() if self.from_json is None else read_json(self.from_json, self.NAME)
         if self.json is not None:
             write_json(self.json, result)

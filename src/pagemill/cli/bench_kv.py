@@ -31,6 +31,8 @@ class FastOption:
 
 def _shared(options: BenchOptions, short: FastOption) -> dict[str, Any]:
     """What every command of this module takes."""
+    if options.from_json is not None and options.json is not None:
+        raise ConfigError("--from-json measures nothing that --json could write; drop one")
     return {
         "num_threads": options.threads,
         "repeats": options.repeats,

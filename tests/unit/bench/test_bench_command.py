@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pagemill.bench.command import measured_on, rounds
 from pagemill.bench.figures import duration, median_of, number, of, percent, ratio_of
 from pagemill.bench.shared_model import random_prompt, random_prompts_sharing
+from pagemill.cli.app import run
 from pagemill.errors import ConfigError
 from tests.unit.bench.conftest import result_of
 
@@ -48,6 +51,18 @@ def test_notes_say_what_was_measured_on_what_and_what_was_no_measurement() -> No
     watch = {"seconds": 1.0, "foreign_share": None, "steal_share": None}
     short = measured_on(result_of("memory", fast=True, watch=watch))
     assert short[1:] == ["A short run (--fast), to see that the command works: no measurement."]
+
+
+@pytest.mark.parametrize("name", ["memory", "prefix", "swap", "scheduler"])
+def test_what_cannot_be_reported_is_refused_before_measuring(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "doc.md"
+    document.write_text("no markers")
+    assert run(["bench", name, "--docs", str(document)]) == 2
+    assert f"the marker <!-- generated: {name} --> 0 times" in capsys.readouterr().err
+    assert run(["bench", name, "--from-json", "a", "--json", "b"]) == 2
+    assert "--from-json measures nothing that --json could write" in capsys.readouterr().err
 
 
 def test_prompts_agree_in_exactly_what_they_share() -> None:

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import pagemill
 from pagemill.bench.scheduler.trace import Trace
-from pagemill.errors import EngineError
+from pagemill.errors import BenchmarkError
 
 DRIVERS: Final = Path(__file__).parent / "drivers"
 _FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that would reach into another environment."""
 
 
-class ContenderError(EngineError):
+class ContenderError(BenchmarkError):
     """The process could not do what it was asked to."""
 
 

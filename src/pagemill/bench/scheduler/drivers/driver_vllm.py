@@ -19,31 +19,31 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("PYTHONHASHSEED", "0")
 
 import torch
-import vllm  # type: ignore[import-not-found, unused-ignore]
-from vllm.config import (  # type: ignore[import-not-found, unused-ignore]
+import vllm
+from vllm.config import (
     CacheConfig,
     ModelConfig,
     SchedulerConfig,
     VllmConfig,
 )
-from vllm.utils.hashing import (  # type: ignore[import-not-found, unused-ignore]
+from vllm.utils.hashing import (
     get_hash_fn_by_name,
 )
-from vllm.v1.core.kv_cache_utils import (  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.core.kv_cache_utils import (
     get_request_block_hasher,
     init_none_hash,
 )
-from vllm.v1.core.sched.scheduler import (  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.core.sched.scheduler import (
     Scheduler,
 )
-from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
 )
-from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found, unused-ignore]
-from vllm.v1.request import Request  # type: ignore[import-not-found, unused-ignore]
-from vllm.v1.structured_output import (  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import (
     StructuredOutputManager,
 )
 
