@@ -16,6 +16,7 @@ Nothing here owns a block: `KVCacheManager` does, and says when one is lost.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from operator import attrgetter
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,9 @@ from pagemill.kvcache.block_hash import TOKEN_BYTES, HashFunction, digest
 EVICTED = -1
 """The ``block_id`` of a node whose block was given to somebody else."""
 _NO_BLOCK = -2
+_NO_CHILDREN: list[CachedBlock] = []
+"""Stays empty: whoever gets a child gets a list of its own."""
+_tokens_of = attrgetter("tokens")
 
 
 class CachedBlock:
@@ -38,7 +42,9 @@ class CachedBlock:
         self.tokens = tokens
         self.parent = parent
         self.digest = digest
-        self.children: list[tuple[bytes, CachedBlock]] = []
+        # Most blocks have one or none, and Python's garbage collector goes through all lists and
+        # tuples again and again.
+        self.children: list[CachedBlock] = _NO_CHILDREN
         """Sorted by tokens, which are unique."""
 
     @property
@@ -175,13 +181,17 @@ class PrefixCache:
         found: list[CachedBlock] = []
         level = [root]
         while level:
-            level = [child for node in level for _, child in node.children if child.digest]
+            level = [child for node in level for child in node.children if child.digest]
             found += level
         return found
 
     def _attach(self, node: CachedBlock) -> None:
         assert node.parent is not None
-        insort(node.parent.children, (node.tokens, node))
+        siblings = node.parent.children
+        if siblings:
+            insort(siblings, node, key=_tokens_of)
+        else:
+            node.parent.children = [node]
         self._by_block[node.block_id] = node
 
     def _drop(self, node: CachedBlock) -> None:
@@ -190,7 +200,7 @@ class PrefixCache:
         if node.digest:
             del self._by_digest[node.digest]
         siblings = node.parent.children
-        del siblings[bisect_left(siblings, (node.tokens,))]
+        del siblings[bisect_left(siblings, node.tokens, key=_tokens_of)]
         node.block_id = EVICTED
 
 
@@ -200,10 +210,10 @@ def _longest_match(parent: CachedBlock, wanted: bytes) -> tuple[CachedBlock | No
     In a sorted list of texts, that one is next to where ``wanted`` itself would stand.
     """
     children = parent.children
-    at = bisect_left(children, (wanted,))
+    at = bisect_left(children, wanted, key=_tokens_of)
     best: tuple[CachedBlock | None, int] = (None, 0)
-    for tokens, node in children[max(at - 1, 0) : at + 1]:
-        length = _common_tokens(tokens, wanted)
+    for node in children[max(at - 1, 0) : at + 1]:
+        length = _common_tokens(node.tokens, wanted)
         if length > best[1]:
             best = (node, length)
     return best
