@@ -162,7 +162,8 @@ def test_what_was_evicted_since_the_last_lookup_is_not_used(
     engine.add_request("waits", prompt_of(3 * BLOCK + 4), PARAMS)
     outputs = run_to_end(engine)
     assert found[0] == 3
-    assert sorted(set(found), reverse=True) == [3, 2, 1, 0], "evicted bit by bit while it waits"
+    assert found == sorted(found, reverse=True)
+    assert set(found) > {0, 3}, "evicted bit by bit while it waits"
     assert engine.kv.num_evictions >= 3
     assert outputs["waits"].num_cached_tokens < BLOCK
     assert_as_alone(outputs["waits"], PARAMS)

@@ -94,7 +94,7 @@ class Scheduler:
         one more. Otherwise it waits, and looks for its prefix as everybody does.
         """
         fork.rank = (self._rank(fork.request), fork.seq_id)
-        if self._is_decoding(source) and self._has_slot_for_fork():
+        if self._is_decoding(source) and self._has_slot_for_one_more():
             self._start_running(fork)
             self._share(source, fork)
             self.decodes.add(fork)
@@ -195,7 +195,7 @@ class Scheduler:
         for seq in first.request.sequences:
             if seq.status is not SequenceStatus.WAITING or seq.output_token_ids:
                 continue
-            if not self._has_slot_for_fork():
+            if not self._has_slot_for_one_more():
                 return
             self.waiting.remove(seq)
             self._start_running(seq)
@@ -206,6 +206,8 @@ class Scheduler:
         otherwise wait for ever behind small ones.
         """
         while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
+            if not self._has_slot_for_one_more():
+                return  # without looking at a long prompt again in every step
             seq = self.waiting.first
             hit = self._find_computed(seq)
             if self._is_being_computed(seq, hit) or not self._has_room(seq, hit):
@@ -290,8 +292,8 @@ class Scheduler:
         at_most = request.num_prompt_tokens + max(request.max_tokens - 1, 0)
         return self.kv.num_slots_at_admission(seq.num_tokens, at_most)
 
-    def _has_slot_for_fork(self) -> bool:
-        """Whether one more sequence may run that shares its blocks, and needs one of its own."""
+    def _has_slot_for_one_more(self) -> bool:
+        """Whether one more sequence may run that shares all blocks but one; nobody needs less."""
         return (
             len(self.running) < self.max_num_running and self._num_growing < self.kv.num_free_blocks
         )
