@@ -147,13 +147,13 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _FLOAT_BOUNDS.items():
-            self._set(name, _checked_float(name, getattr(self, name), low, high))
+            self._set(name, checked_float(name, getattr(self, name), low, high))
         for name, bounds in _INT_BOUNDS.items():
-            self._set(name, _checked_int(name, getattr(self, name), *bounds))
+            self._set(name, checked_int(name, getattr(self, name), *bounds))
         for name, bounds in _OPTIONAL_INT_BOUNDS.items():
             value = getattr(self, name)
             if value is not None:
-                self._set(name, _checked_int(name, value, *bounds, or_none=True))
+                self._set(name, checked_int(name, value, *bounds, or_none=True))
         for name in _BOOLS:
             self._set(name, _checked_bool(name, getattr(self, name)))
 
@@ -282,14 +282,19 @@ def parse_logit_bias(biases: Mapping[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def _checked_float(name: str, value: object, low: float, high: float) -> float:
+def checked_float(name: str, value: object, low: float, high: float) -> float:
+    """A number in [low, high]; `InvalidParameterError`, which names ``name``, for all else."""
     # Compared before converted: a huge integer has no float. NaN fails every comparison.
     if isinstance(value, _NUMBERS) and not _is_bool(value) and low <= value <= high:
         return float(value)
     raise InvalidParameterError(name, value, f"must be a number in [{low:g}, {high:g}]")
 
 
-def _checked_int(name: str, value: object, low: int, high: int, *, or_none: bool = False) -> int:
+def checked_int(name: str, value: object, low: int, high: int, *, or_none: bool = False) -> int:
+    """An integer in [low, high]; `InvalidParameterError`, which names ``name``, for all else.
+
+    With ``or_none`` the message says that None is allowed; whoever calls has looked for it.
+    """
     if isinstance(value, (int, np.integer)) and not _is_bool(value) and low <= value <= high:
         return int(value)
     rule = f"must be an integer in [{low}, {high}]" + (" or None" if or_none else "")
@@ -337,7 +342,7 @@ def _checked_ids(name: str, value: object) -> Iterable[int]:
     if len(value) > MAX_IDS:
         raise InvalidParameterError(name, f"{len(value)} of them", f"must have at most {MAX_IDS}")
     for token_id in value:
-        yield _checked_int(name, token_id, 0, MAX_COUNT)
+        yield checked_int(name, token_id, 0, MAX_COUNT)
 
 
 def _checked_id_set(name: str, value: object) -> tuple[int, ...]:
@@ -361,6 +366,6 @@ def _checked_bias(value: object) -> TokenBias:
         raise InvalidParameterError("logit_bias", value, "must map token ids to numbers")
     checked = {}
     for key, bias in value.items():
-        token_id = _checked_int("each key of logit_bias", key, 0, MAX_COUNT)
-        checked[token_id] = _checked_float(f"logit_bias[{token_id}]", bias, *_LOGIT_BIAS_BOUNDS)
+        token_id = checked_int("each key of logit_bias", key, 0, MAX_COUNT)
+        checked[token_id] = checked_float(f"logit_bias[{token_id}]", bias, *_LOGIT_BIAS_BOUNDS)
     return TokenBias(checked)
