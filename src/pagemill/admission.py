@@ -135,6 +135,10 @@ class Admission:
         self._scheduler.check_fits_ever(request)
         self._add_sequences(request)
         (seq,) = request.sequences
+        if outputs:  # its prompt and first token were counted when ``source`` got them
+            request.times.first_scheduled_seconds = request.times.first_token_seconds = now
+            seq.first_token_seconds = source.first_token_seconds
+            seq.last_token_seconds = source.last_token_seconds
         for output in outputs:
             if seq.finish_reason is None:  # other parameters may end it earlier
                 append_token(seq, *output)

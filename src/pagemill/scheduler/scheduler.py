@@ -91,9 +91,11 @@ class Scheduler:
         """Queue a sequence whose tokens, but for its last one, ``source`` has, too.
 
         It shares the blocks of ``source`` and runs at once, if that decodes and there is room for
-        one more. Otherwise it waits, and looks for its prefix as everybody does.
+        one more. Otherwise it waits, and looks for its prefix as everybody does. Its place in the
+        order is beside ``source``: were it behind all who have arrived meanwhile, the branches of
+        a search would wait for each other.
         """
-        fork.rank = (self._rank(fork.request), fork.seq_id)
+        fork.rank = (source.rank[0], fork.seq_id)
         if self._is_decoding(source) and self._has_slot_for_one_more():
             self._start_running(fork)
             self._share(source, fork)
@@ -256,7 +258,8 @@ class Scheduler:
     def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
         """Admit the first waiting sequence in the place of running ones that rank below it.
 
-        Under ``fcfs`` there are none. Nobody is preempted unless that really makes room.
+        Under ``fcfs`` only a branch can find any: it has the place of the request that it left.
+        Nobody is preempted unless that really makes room.
         """
         if not self.waiting or not self.running or self.running.last.rank < self.waiting.first.rank:
             return

@@ -120,6 +120,36 @@ def test_a_branch_whose_own_parameters_end_it_at_once_is_reported_by_the_next_st
     run_to_end(engine)
 
 
+def test_branches_go_before_requests_that_arrived_after_their_trunk() -> None:
+    engine = engine_after(4, max_num_seqs=2)
+    for name in ("later", "last"):
+        engine.add_request(name, prompt_of(9, start=3), GREEDY)
+    engine.step()  # trunk and later run, last waits
+    engine.fork("trunk", "branch")
+    engine.step()
+    assert [seq.request.request_id for seq in engine.scheduler.running] == ["trunk", "branch"]
+    assert [seq.request.request_id for seq in engine.scheduler.waiting] == ["later", "last"]
+    outputs = run_to_end(engine)
+    assert tokens(outputs["branch"]) == tokens(outputs["trunk"])
+    assert tokens(outputs["later"]) == tokens(alone(prompt_of(9, start=3), GREEDY))
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 3])
+def test_a_branch_counts_no_prompt_and_no_first_token_again(max_num_seqs: int) -> None:
+    engine = engine_after(4, max_num_seqs=max_num_seqs)
+    engine.fork("trunk", "whole")
+    engine.fork("trunk", "part", num_output_tokens=2)
+    outputs = run_to_end(engine)
+    stats = engine.stats()
+    assert stats["num_prompt_tokens"] == stats["prefix_cache_query_tokens"] == BLOCK + 5
+    assert stats["ttft_seconds"]["count"] == 1
+    assert stats["num_generation_tokens"] == 40 + 36 + 38
+    # Over all tokens of a branch, those included that it began with.
+    assert stats["tpot_seconds"]["count"] == 3
+    assert stats["tpot_seconds"]["mean"] > 0.95 * stats["itl_seconds"]["p50"]
+    assert outputs["whole"].metrics.first_token_seconds is not None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
