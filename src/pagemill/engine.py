@@ -94,6 +94,7 @@ class LLMEngine:
         self._clock = clock
         if eos_token_ids is None:
             eos_token_ids = frozenset() if tokenizer is None else tokenizer.eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._admission = Admission(
             self.scheduler,
             tokenizer,
