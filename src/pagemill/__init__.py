@@ -28,6 +28,8 @@ from pagemill.errors import (
 )
 
 if TYPE_CHECKING:
+    from pagemill.beam_search import BeamSearch
+    from pagemill.beams import Beam, BeamSearchOutput, BeamSearchParams
     from pagemill.config import EngineConfig
     from pagemill.engine import LLMEngine
     from pagemill.llm import LLM
@@ -38,6 +40,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "Beam",
+    "BeamSearch",
+    "BeamSearchOutput",
+    "BeamSearchParams",
     "CompletionOutput",
     "ConfigError",
     "EngineConfig",
@@ -64,6 +70,10 @@ _HOMES = {
     "LLMEngine": "engine",
     "EngineConfig": "config",
     "SamplingParams": "sampling_params",
+    "Beam": "beams",
+    "BeamSearch": "beam_search",
+    "BeamSearchOutput": "beams",
+    "BeamSearchParams": "beams",
     "CompletionOutput": "outputs",
     "Logprob": "outputs",
     "RequestOutput": "outputs",

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from tqdm import tqdm
 
 from pagemill.assembly import build_engine
+from pagemill.beam_search import search_all
+from pagemill.beams import BeamSearchOutput, BeamSearchParams
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 from pagemill.errors import InvalidParameterError, RequestError
 from pagemill.interrupts import InterruptFlag
@@ -112,6 +114,66 @@ class LLM:
         ]
         params = _params_for_each(sampling_params, len(prompts))
         return self._run(prompts, params, use_tqdm, cache_salt)
+
+    def beam_search(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        beam_width: int,
+        max_tokens: int | None,
+        length_penalty: float = 1.0,
+        *,
+        early_stopping: bool | Literal["never"] = False,
+        n: int | None = None,
+        ignore_eos: bool = False,
+        cache_salt: str | None = None,
+        use_tqdm: bool = True,
+    ) -> list[BeamSearchOutput]:
+        """Find the likeliest continuations of prompts; the beams of all share the engine's batches.
+
+        Finds what Hugging Face's ``generate(num_beams=beam_width, do_sample=False)`` does.
+
+        Args:
+            prompts: as for `generate`.
+            beam_width: how many beams of a prompt run at once, and how many ended ones are kept.
+            max_tokens: where a beam ends if it has not before; None: at the end of the context.
+            length_penalty: a beam's score is its log-probability over its length to this power.
+            early_stopping: when to stop once ``beam_width`` beams have ended, see
+                `pagemill.beams.BeamSearchParams`.
+            n: how many of the best beams to return; None: ``beam_width``.
+            ignore_eos: let no token end a beam.
+            cache_salt: as for `generate`.
+            use_tqdm: show a progress bar.
+
+        Returns:
+            One output for each prompt, in their order.
+
+        Raises:
+            RequestError: a prompt cannot be searched as asked; then none is.
+        """
+        params = BeamSearchParams(
+            beam_width=beam_width,
+            max_tokens=max_tokens,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            n=n,
+            ignore_eos=ignore_eos,
+        )
+        listed = _listed(prompts)
+        with (
+            self._lock,
+            InterruptFlag() as interrupted,
+            tqdm(total=len(listed), desc="prompts", disable=not use_tqdm) as bar,
+        ):
+            self._num_calls += 1
+            return search_all(
+                self.engine,
+                f"call-{self._num_calls}",
+                listed,
+                params,
+                cache_salt=cache_salt,
+                interrupted=interrupted,
+                on_finished=bar.update,
+            )
 
     def pin_prefix(self, prefix: Prompt, *, cache_salt: str | None = None) -> PinnedPrefix:
         """Compute a prefix, say a long system prompt, and keep its blocks until `unpin_prefix`.
