@@ -21,6 +21,15 @@ DRIVERS = Path(__file__).parent / "drivers"
 KV_CACHE_GIB = 2
 """What peers whose cache has a fixed size get: more than any scenario fills."""
 OUR_KV_CACHE = "1GiB"
+_SLOTS = {
+    "S1": ((1, 4096),),
+    "S2": ((1, 4096),),
+    "S3": ((16, 512), (32, 512), (64, 512)),
+    "S4": ((1, 4096), (8, 1024), (32, 1024)),
+}
+"""Of llama.cpp: how many, and tokens of context for each."""
+_BATCH_SIZES = (16, 32, 64)
+"""Of engines with static batches."""
 _CLEARED = ("PYTHON", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """How variables begin that would reach into another environment, or change its threads."""
 
@@ -123,7 +132,7 @@ class Setup:
         program, model = self._peer("transformers", "hf")
         if program is None or model is None:
             return
-        for batch_size in (1,) if scenario == "S1" else (16, 32, 64):
+        for batch_size in (1,) if scenario == "S1" else _BATCH_SIZES:
             setting = dtype if scenario == "S1" else f"{dtype}, batches of {batch_size}"
             options = {"model": str(model), "dtype": dtype, "batch_size": batch_size}
             yield self._contender("transformers", setting, dtype, program, options)
@@ -133,16 +142,10 @@ class Setup:
         files = {"Q4_0": self.installed.models.get("q4_0")}
         if self.model.suffix == ".gguf":
             files[self.file_type] = self.model
-        # Slots, and tokens of context for each.
-        shapes = {
-            "S1": [(1, 4096)],
-            "S2": [(1, 4096)],
-            "S4": [(1, 4096), (8, 1024), (32, 1024)],
-        }.get(scenario, [(16, 512), (32, 512), (64, 512)])
         for file_type, model in files.items():
             if program is None or model is None:
                 continue
-            for slots, context in shapes:
+            for slots, context in _SLOTS.get(scenario, _SLOTS["S3"]):
                 options = {
                     "server": str(program),
                     "model": str(model),
@@ -201,7 +204,7 @@ class Setup:
         if program is None or model is None:
             return
         is_single = scenario in ("S1", "S2")
-        for batch_size in (1,) if is_single else (16, 32, 64):
+        for batch_size in (1,) if is_single else _BATCH_SIZES:
             setting = "8-bit" if is_single else f"8-bit, batches of {batch_size}"
             options = {"model": str(model), "compute_type": "int8", "batch_size": batch_size}
             yield self._contender("ctranslate2", setting, "8-bit", program, options)

@@ -28,6 +28,8 @@ MODEL_FORMATS: Mapping[str, str] = {
     "ct2-int8": "-ct2-int8",
 }
 """Formats and how their names end."""
+_ONLY_FORMAT = {"vllm": "hf", "transformers": "hf", "ctranslate2": "ct2-int8"}
+"""What a peer is of no use without. The others read the GGUF file too."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ def find_installed(directory: Path | None, model_name: str) -> Installed:
             models[name] = place
         else:
             missing[name] = f"there is no {place}"
+    for peer, name in _ONLY_FORMAT.items():
+        if peer in programs and name not in models:
+            del programs[peer]
+            missing[peer] = f"it has no model: {missing[name]}"
     return Installed(programs, models, missing)
 
 

@@ -20,7 +20,7 @@ from pagemill.bench.spinner import spinning_neighbour
 from pagemill.bench.workload import Scenario
 from pagemill.errors import BenchmarkError
 
-CONTENDING = 0.8
+CONTENDING = 0.9
 """The part of its peer's best figure that a setting must reach to run again."""
 START_LIMIT_S = 900.0
 """Some engines compile before they answer."""

@@ -39,11 +39,20 @@ def test_peers_toml_says_where_else_things_are(tmp_path: Path) -> None:
     python = make(tmp_path / "env" / "bin" / "python")
     model = make(tmp_path / "x.gguf")
     (tmp_path / "peers.toml").write_text(
-        f'[peers]\n"llama.cpp" = "{server}"\nvllm = "env"\n[models]\nq4_0 = "x.gguf"\n'
+        f'[peers]\n"llama.cpp" = "{server}"\nvllm = "env"\n[models]\nhf = "x.gguf"\n'
     )
     found = find_installed(tmp_path, "m")
     assert found.programs == {"llama.cpp": server, "vllm": python}
-    assert found.models == {"q4_0": model}
+    assert found.models == {"hf": model}
+
+
+def test_a_peer_without_a_model_that_it_reads_is_not_there(tmp_path: Path) -> None:
+    for peer in ("vllm", "openvino"):
+        make(tmp_path / peer / "bin" / "python")
+    found = find_installed(tmp_path, "m")
+    assert found.programs.keys() == {"openvino"}
+    place = tmp_path / "models" / "m-hf"
+    assert found.missing["vllm"] == f"it has no model: there is no {place}"
 
 
 @pytest.mark.parametrize(

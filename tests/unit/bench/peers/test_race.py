@@ -73,8 +73,8 @@ def test_only_settings_near_their_engines_best_run_again(tmp_path: Path) -> None
         [
             fake("pagemill", seconds=[9.0] * 3),
             fake("a", "best", seconds=[1.0] * 3),
-            fake("a", "near", seconds=[1.2] * 3),
-            fake("a", "far", seconds=[1.3]),
+            fake("a", "near", seconds=[1.1] * 3),
+            fake("a", "far", seconds=[1.15]),
             fake("b", "alone", seconds=[5.0] * 3),
         ],
         tmp_path,
