@@ -6,6 +6,7 @@
     workload      the scenarios that engines are compared in; spinner: a neighbour for one of them
     peers         this engine beside others
     roofline      each op of the kernels against what the machine allows
+    numerics      each format of weights, keys and values against float32
 
 Every result carries its environment, and every figure stands beside what it is compared with.
 """
