@@ -13,6 +13,7 @@
     prefix        computed prefixes used again
     swap          swapping against recomputing
     scheduler     what planning a step costs, beside other engines
+    numerics      each format of weights, keys and values against float32
 
 Every result carries its environment, and every figure stands beside what it is compared with.
 """

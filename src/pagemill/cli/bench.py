@@ -34,16 +34,13 @@ def start(context: typer.Context) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
+class ReportOptions:
     """What every benchmark takes."""
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "num_threads": "the processors that it may use",
     }
 
-    repeats: Annotated[
-        int, typer.Option("--repeats", help="Measure each thing so often.", metavar=INT)
-    ] = 5
     num_threads: Annotated[
         int | None,
         typer.Option("--threads", "--num-threads", help="Threads that compute.", metavar=INT),
@@ -66,8 +63,6 @@ class BenchOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
         if self.num_threads is not None and self.num_threads < 1:
             raise ConfigError(f"--threads must be at least 1, got {self.num_threads}")
         # Hours of measuring must not end in a file that cannot be written.
@@ -83,6 +78,22 @@ class BenchOptions:
         from pagemill.kernels.native import available_cpus
 
         return available_cpus()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(ReportOptions):
+    """What a benchmark of time takes."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = ReportOptions.DEFAULTS
+
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="Measure each thing so often.", metavar=INT)
+    ] = 5
+
+    def __post_init__(self) -> None:
+        ReportOptions.__post_init__(self)
+        if self.repeats < 1:
+            raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
 
 
 @app.command()
@@ -182,6 +193,48 @@ def roofline(
         repeats=options.repeats,
         shapes=shapes,
         formats=formats,
+        json=options.json,
+        docs=options.docs,
+        from_json=options.from_json,
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options({})
+def numerics(
+    options: ReportOptions,
+    model: ModelArgument = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text", help="A text to predict; default one that ships with it.", metavar=FILE
+        ),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--formats",
+            help="Of weights, keys and values, as in stored,int8,stored+kv-int8; default all.",
+            metavar=TEXT,
+        ),
+    ] = None,
+    window: Annotated[
+        int, typer.Option("--window", help="Tokens of the text in one prompt.", metavar=INT)
+    ] = 512,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Measure what each format of weights, keys and values costs in exactness, against float32."""
+    from pagemill.bench.numerics import NumericsCommand
+
+    if options.from_json is not None and (model or text or formats):
+        raise ConfigError("--from-json measures nothing; drop MODEL, --text and --formats")
+    command = NumericsCommand(
+        model=model or DEFAULT_MODEL,
+        text=text,
+        formats=formats,
+        window_tokens=window,
+        num_threads=options.threads,
         json=options.json,
         docs=options.docs,
         from_json=options.from_json,
