@@ -47,6 +47,7 @@ class PromptLogprobs:
             max_model_len=max_tokens,
             max_num_seqs=1,
             max_num_batched_tokens=_STEP_TOKENS,
+            enable_prefix_caching=False,
             deterministic=True,  # refuses to do without the native kernels
             **weights_and_kv.engine_options(),
         )
@@ -86,6 +87,9 @@ class _ShowingRunner:
 
     def __init__(self, runner: NativeRunner, show: Callable[[torch.Tensor], None]) -> None:
         self.vocab_size = runner.vocab_size
+        self.move_blocks = runner.move_blocks
+        self.read_block = runner.read_block
+        self.write_block = runner.write_block
         self._runner = runner
         self._show = show
 
