@@ -142,14 +142,17 @@ def peers(
 
     Each round runs every engine once; figures are medians, and ratios medians of the rounds'
     ratios. Meant for a machine that has nothing else to do; takes long with many engines.
+    --from-json takes several results, with commas between.
     """
-    from pagemill.bench.peers.command import MEASUREMENTS, PeersCommand, ShowPeersCommand
+    from pagemill.bench.peers.command import MEASUREMENTS, PeersCommand
     from pagemill.bench.peers.installed import PEERS
+    from pagemill.bench.peers.show import ShowPeersCommand
 
     if options.from_json is not None:
         if options.json is not None:
             raise ConfigError("--from-json measures nothing that --json could write; drop one")
-        return Parsed(ShowPeersCommand(from_json=options.from_json, docs=options.docs), debug)
+        paths = [Path(name.strip()) for name in str(options.from_json).split(",")]
+        return Parsed(ShowPeersCommand(from_json=paths, docs=options.docs), debug)
     if neighbour_repeats < 1:
         raise ConfigError(f"--neighbour-repeats must be at least 1, got {neighbour_repeats}")
     if not limit > 0:

@@ -17,8 +17,8 @@ from pagemill.bench.peers.driver import OverLimitError
 from pagemill.bench.peers.installed import PEERS, find_installed
 from pagemill.bench.peers.memory import measure_memory
 from pagemill.bench.peers.race import CONTENDING, DriverPool, Race
+from pagemill.bench.peers.show import BENCHMARK, TABLES, show
 from pagemill.bench.peers.start_time import measure_start
-from pagemill.bench.peers.tables import all_tables
 from pagemill.bench.progress import Progress
 from pagemill.bench.roofline import measured_read_bandwidth
 from pagemill.bench.workload import SCENARIOS, Scenario
@@ -29,12 +29,9 @@ from pagemill.errors import BenchmarkError, ConfigError
 from pagemill.kernels import native
 from pagemill.loading.sources import resolve_model
 
-BENCHMARK = "peers"
 RACES = ("S1", "S2", "S3", "S4", "S5", "S1-float32", "S3-float32", "S1-bfloat16", "S3-bfloat16")
 MEASUREMENTS = (*RACES, "memory", "start")
 """What ``--scenarios`` may name, in the order in which it is measured."""
-TABLES = ("peers", "peers-memory", "peers-start", "peers-settings")
-"""Places in a document."""
 _BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
@@ -78,7 +75,7 @@ class PeersCommand:
                 result["start"] = self._measure_start(progress)
                 progress.done()
         self._write_json(result)
-        show(result, self.docs)
+        show([result], self.docs)
         if self._has_failed:
             note(f"logs are in {logs}")
             return 1
@@ -205,34 +202,6 @@ class PeersCommand:
         """After each race: what took an hour should not be lost to what comes after."""
         if self.json is not None:
             report.write_json(self.json, result)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowPeersCommand:
-    """``pagemill bench peers --from-json``: the tables of a result that is there."""
-
-    from_json: Path
-    docs: Path | None = None
-
-    def __call__(self) -> int:
-        """Show and write; returns the exit code."""
-        show(report.read_json(self.from_json, BENCHMARK), self.docs)
-        return 0
-
-
-def show(result: dict[str, Any], docs: Path | None) -> None:
-    """Print the tables; put them into a document too, which keeps those that the result lacks.
-
-    Raises:
-        ConfigError: the document lacks a marker.
-    """
-    tables = all_tables(result)
-    for table in tables.values():
-        table.print()
-    if docs is not None:
-        report.check_places(docs, TABLES)
-        for name, table in tables.items():
-            report.replace_generated(docs, name, table.markdown())
 
 
 def _nothing() -> None:

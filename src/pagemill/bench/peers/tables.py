@@ -1,9 +1,13 @@
-"""The result of ``pagemill bench peers`` as tables. Pure functions over the JSON."""
+"""Results of ``pagemill bench peers`` as tables. Pure functions over the JSON.
+
+Several results, of some scenarios each, make one set of tables; what two of them measured is the
+later one's.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pagemill.bench.peers import summary
@@ -17,42 +21,49 @@ _ABSENT = "-"
 _SHORT_FAILURE = "> "
 
 
-def all_tables(result: Result) -> dict[str, Table]:
+def all_tables(results: Sequence[Result]) -> dict[str, Table]:
     """Tables by the name of their place in a document; only those that have content."""
     tables = {}
-    if result["races"]:
-        tables["peers"] = compare(result)
-        tables["peers-settings"] = settings(result)
-    if result["memory"] is not None:
-        tables["peers-memory"] = memory(result)
-    if result["start"] is not None:
-        tables["peers-start"] = start(result)
+    if any(result["races"] for result in results):
+        tables["peers"] = compare(results)
+        tables["peers-settings"] = settings(results)
+    for name, key, make in (("peers-memory", "memory", memory), ("peers-start", "start", start)):
+        having = [result for result in results if result[key] is not None]
+        if having:
+            tables[name] = make(having[-1])
     return tables
 
 
-def compare(result: Result) -> Table:
+def _races(results: Sequence[Result]) -> Iterator[tuple[Result, RaceSummary]]:
+    for number, result in enumerate(results):
+        later = {name for other in results[number + 1 :] for name in other["races"]}
+        for name, race in result["races"].items():
+            if name not in later:
+                yield result, summary.summarize(race)
+
+
+def compare(results: Sequence[Result]) -> Table:
     """Each scenario: ours, each peer's best, the ratio to the best of them, the target."""
-    peers = [peer for peer in PEERS if peer in result["peers"]]
+    peers = [peer for peer in PEERS if any(peer in result["peers"] for result in results)]
     columns = ("scenario", OURS, *peers, "ours / best peer", "target", "")
     rows = []
-    for name, race in result["races"].items():
-        race_summary = summary.summarize(race)
-        if name == "S5":
+    for result, race in _races(results):
+        if race.name == "S5":
             quiet = summary.summarize(result["races"]["S3"])
-            rows.append(_neighbour_row(race_summary, quiet, result, peers))
+            rows.append(_neighbour_row(race, quiet, result, peers))
         else:
-            rows.append(_race_row(race_summary, result, peers))
-        if name == "S1" and result["bandwidth"] is not None:
-            rows.append(_bandwidth_row(race_summary, result["bandwidth"], len(peers)))
-    return Table("Beside other engines", columns, rows, (_conditions(result),))
+            rows.append(_race_row(race, result, peers))
+        if race.name == "S1" and result["bandwidth"] is not None:
+            rows.append(_bandwidth_row(race, result["bandwidth"], len(peers)))
+    notes = [_conditions(result) for result in results if result["races"]]
+    return Table("Beside other engines", columns, rows, notes)
 
 
-def settings(result: Result) -> Table:
+def settings(results: Sequence[Result]) -> Table:
     """Every setting that ran."""
     columns = ("race", "engine", "setting", "median", "lowest to highest", "rounds")
     rows = []
-    for race in result["races"].values():
-        race_summary = summary.summarize(race)
+    for _, race_summary in _races(results):
         for s in race_summary.standings:
             span = _ABSENT
             if s.figures:
@@ -66,10 +77,10 @@ def settings(result: Result) -> Table:
         (*columns, "ours / this", "others' CPU"),
         rows,
         (
-            "A setting that came within "
-            f"{result['options']['contending']:.0%} of its engine's best in the first round ran "
-            "in all of them. Others' CPU: the largest share of the machine that processes which "
-            "were not being measured had during a run.",
+            "A setting that reached at least "
+            f"{results[0]['options']['contending']:.0%} of its engine's best in the first round "
+            "ran in all of them. Others' CPU: the largest share of the machine that processes "
+            "which were not being measured had during a run.",
         ),
     )
 
@@ -204,7 +215,7 @@ def _conditions(result: Result) -> str:
     ]
     commit = environment["commit"]
     return (
-        f"{result['model']['name']} ({result['model']['file_type']}), {environment['cpu']}, "
+        f"{', '.join(result['races']) or 'Here'}: {result['model']['name']} ({result['model']['file_type']}), {environment['cpu']}, "
         f"{environment['num_threads']} threads, {environment['isa']}; "
         f"pagemill {environment['pagemill']}{f' at {commit[:12]}' if commit else ''}, "
         f"torch {environment['torch']}; {versions or 'no other engines'}. "

@@ -79,6 +79,11 @@ def test_one_command_measures_writes_and_shows(
     assert again.read_text() == text
     assert capsys.readouterr().out == shown.out
 
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(result | {"model": {"name": "gemma3-270m"}}))
+    assert run(["bench", "peers", "--from-json", f"{saved},{other}"]) == 2
+    assert "one set of tables is about one model" in capsys.readouterr().err
+
 
 def test_an_engine_that_dies_is_told_and_the_rest_is_measured(
     fakes: list[Contender],

@@ -19,14 +19,14 @@ S3 = race(
 )
 
 
-def rows(name: str, found: dict[str, Any]) -> dict[str, list[str]]:
+def rows(name: str, *found: dict[str, Any]) -> dict[str, list[str]]:
     """First cell to the others."""
     return {row[0]: list(row[1:]) for row in all_tables(found)[name].rows}
 
 
 def test_each_scenario_shows_everybodys_best_the_ratio_and_the_target() -> None:
     found = result(S3, missing={"transformers": "there is no file x"})
-    table = all_tables(found)["peers"]
+    table = all_tables([found])["peers"]
     assert list(table.columns)[:5] == [
         "scenario",
         "pagemill",
@@ -84,7 +84,7 @@ def test_s1_is_held_against_the_bandwidth_that_was_measured() -> None:
 
 
 def test_every_setting_is_shown_those_that_lost_too() -> None:
-    table = all_tables(result(S3))["peers-settings"]
+    table = all_tables([result(S3)])["peers-settings"]
     assert [list(row) for row in table.rows] == [
         ["S3", "pagemill", "Q4_1", "410 tok/s", "400 to 420", "3", "-", "2%"],
         ["S3", "llama.cpp", "slots=8", "70 tok/s", "70 to 70", "1", "5.71", "0%"],
@@ -113,17 +113,30 @@ def test_memory_shows_all_numbers_beside_what_is_allowed() -> None:
     assert over["pagemill"][-1] == "missed"
 
 
+START = {"first_token_s": 2.5, "import_torch_s": 1.25, "beyond_torch_s": 1.25}
+
+
 def test_start_has_two_targets() -> None:
-    found = {"first_token_s": 2.5, "import_torch_s": 1.25, "beyond_torch_s": 1.25}
-    verdicts = [row[-1] for row in all_tables(result(start=found))["peers-start"].rows]
+    verdicts = [row[-1] for row in all_tables([result(start=START)])["peers-start"].rows]
     assert verdicts == ["met", "", "missed"]
 
 
 def test_what_was_not_measured_has_no_table() -> None:
-    assert all_tables(result()) == {}
-    assert all_tables(result(S3)).keys() == {"peers", "peers-settings"}
+    assert all_tables([result()]) == {}
+    assert all_tables([result(S3)]).keys() == {"peers", "peers-settings"}
 
 
 def test_a_failure_is_a_word_in_the_table_and_not_a_log() -> None:
     s4 = race("S4", "s", {"pagemill Q4_1 4-bit": [0.7], "llama.cpp a 4-bit": ["line 1\nline 2"]})
     assert rows("peers", result(s4))["S4: a title"][1] == "failed (a)"
+
+
+def test_results_of_several_runs_make_one_table_and_the_later_wins() -> None:
+    s4 = race("S4", "s", {"pagemill Q4_1 4-bit": [0.7], "llama.cpp a 4-bit": [1.0]})
+    again = race("S3", "tok/s", {"pagemill Q4_1 4-bit": [300.0], "openvino b 8-bit": [100.0]})
+    first, second = result(S3, s4), result(again, start=START)
+    table = all_tables([first, second])["peers"]
+    assert [row[0] for row in table.rows] == ["S4: a title", "S3: a title"]
+    assert rows("peers", first, second)["S3: a title"][0] == "300 tok/s"
+    assert [note.partition(":")[0] for note in table.notes] == ["S3, S4", "S3"]
+    assert all_tables([first, second]).keys() == {"peers", "peers-settings", "peers-start"}
