@@ -230,9 +230,8 @@ class LLMEngine:
         a Ctrl-C while the runner computes does no harm: the step has not happened then.
         """
         self._check_alive()
-        outputs, self._ended_between_steps = self._ended_between_steps, []
         if not self._requests:
-            return outputs
+            return self._take_ended_between_steps()
         started = self._clock()
         with self._closed_by_failure():
             plan = self.scheduler.schedule()
@@ -245,7 +244,7 @@ class LLMEngine:
             self.metrics.on_step_done(started)
             if self.config.check_invariants:
                 self.audit()
-        return outputs + [
+        return self._take_ended_between_steps() + [
             request.to_output() for request in changed if request.stream or request.is_finished
         ]
 
@@ -338,6 +337,10 @@ class LLMEngine:
             rule = f"must be one of the unfinished samples of {request_id!r}: {sorted(unfinished)}"
             raise InvalidParameterError("index", index, rule)
         return unfinished[index]
+
+    def _take_ended_between_steps(self) -> list[RequestOutput]:
+        ended, self._ended_between_steps = self._ended_between_steps, []
+        return ended
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""

@@ -277,6 +277,21 @@ def test_a_runner_is_interrupted_without_harm_to_the_schedule() -> None:
     assert tokens(run_to_end(engine)["r"]) == tokens(alone(prompt_of(20), params))
 
 
+def test_the_end_of_an_aborted_request_is_reported_though_the_next_step_is_interrupted() -> None:
+    engine = simulated_engine()
+    for name in ("gone", "stays"):
+        engine.add_request(name, prompt_of(20), SamplingParams(max_tokens=6, seed=3))
+    engine.step()
+    engine.abort("gone")
+    real, engine.runner = engine.runner, InterruptedRunner()
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    engine.runner = real
+    outputs = {output.request_id: output for output in engine.step()}
+    assert outputs["gone"].outputs[0].finish_reason == "abort"
+    run_to_end(engine)
+
+
 class InterruptedRunner(FailingRunner):
     def execute(self, batch: Batch) -> StepResult:
         raise KeyboardInterrupt

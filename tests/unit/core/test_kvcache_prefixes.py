@@ -114,6 +114,20 @@ def test_a_tail_that_a_fork_may_still_write_to_is_not_registered() -> None:
     assert kv.find_prefix(kv.new_sequence(), [*tokens, 7], 7).num_partial_tokens == 3
 
 
+def test_a_tail_behind_an_evicted_block_is_not_kept_since_nobody_would_find_it() -> None:
+    kv = manager(num_blocks=6)
+    tokens = text(7)
+    first, second = holding(kv, 7), holding(kv, 7)
+    kv.note_computed(first, tokens, 7)
+    kv.note_computed(second, tokens, 7)
+    kv.free(first, tokens, 4)
+    other = holding(kv, 16)
+    assert kv.num_evictions == 1
+    kv.free(second, tokens, 7)
+    assert kv.num_cached_blocks == 0
+    kv.audit([other])
+
+
 def test_an_equal_block_of_a_sequence_under_way_takes_the_place_of_an_evicted_one() -> None:
     kv = manager(num_blocks=7)
     tokens = text(12)
