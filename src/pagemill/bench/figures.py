@@ -48,3 +48,8 @@ def duration(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.2g} ns"
+
+
+def model_name(result: Mapping[str, Any]) -> str:
+    """What was run: an alias, or the last part of a path or a hub id."""
+    return str(result["model"]).rstrip("/").rpartition("/")[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagemill.bench.command import measured_on, rounds
-from pagemill.bench.figures import duration, median_of, number, of, percent, ratio_of
+from pagemill.bench.figures import duration, median_of, model_name, number, of, percent, ratio_of
 from pagemill.bench.shared_model import random_prompt, random_prompts_sharing
 from pagemill.cli.app import run
 from pagemill.errors import ConfigError
@@ -40,6 +40,11 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 def test_figures_that_there_are_not_leave_a_cell_empty() -> None:
     assert [percent(0.1234), number(1.25, 2), duration(0.5e-3)] == ["12.3%", "1.25", "500 µs"]
     assert [percent(None), number(None), duration(None)] == ["", "", ""]
+
+
+@pytest.mark.parametrize("model", ["a-model", "some/where/a-model", "/abs/a-model/", "org/a-model"])
+def test_a_model_is_named_without_where_it_lies(model: str) -> None:
+    assert model_name(result_of("memory", model=model)) == "a-model"
 
 
 def test_notes_say_what_was_measured_on_what_and_what_was_no_measurement() -> None:

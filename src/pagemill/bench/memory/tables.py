@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pagemill.bench.command import measured_on
-from pagemill.bench.figures import Run, median_of, number, of, percent, ratio_of
+from pagemill.bench.figures import Run, median_of, model_name, number, of, percent, ratio_of
 from pagemill.bench.memory.run import ACCOUNTINGS, PAGED
 from pagemill.bench.report import Table
 
@@ -52,7 +52,7 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
 def _workload(result: Mapping[str, Any]) -> str:
     lengths: Sequence[Sequence[int]] = result["lengths"]
     return (
-        f"{result['model']}, {len(lengths)} requests at once with the lengths of ShareGPT "
+        f"{model_name(result)}, {len(lengths)} requests at once with the lengths of ShareGPT "
         f"conversations (mean {statistics.fmean(pair[0] for pair in lengths):.0f} in, "
         f"{statistics.fmean(pair[1] for pair in lengths):.0f} out), a context of "
         f"{result['max_model_len']}, a pool of {result['pool_slots']} token slots "

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagemill.bench.command import measured_on
-from pagemill.bench.figures import Run, duration, median_of, number, of, percent, ratio_of
+from pagemill.bench.figures import (
+    Run,
+    duration,
+    median_of,
+    model_name,
+    number,
+    of,
+    percent,
+    ratio_of,
+)
 from pagemill.bench.report import Table
 
 _CACHES = {
@@ -42,7 +51,7 @@ def _long_table(result: Mapping[str, Any], runs: Sequence[Run]) -> Table:
     columns = ["", "prompt tokens", "prefilled", "saved", "wall time", "of cache off's"]
     first = runs[0]
     note = (
-        f"{result['model']}: {first['num_requests']} requests at once, {first['num_shared']} "
+        f"{model_name(result)}: {first['num_requests']} requests at once, {first['num_shared']} "
         f"tokens in common, {first['num_own']} own, {first['num_output']} answered; blocks of "
         f"{result['block_size']}. Prefilled: prompt tokens that were computed."
     )

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pagemill.bench.command import measured_on
-from pagemill.bench.figures import Run, duration, median_of, number, of, percent, ratio_of
+from pagemill.bench.figures import (
+    Run,
+    duration,
+    median_of,
+    model_name,
+    number,
+    of,
+    percent,
+    ratio_of,
+)
 from pagemill.bench.report import Table
 
 WAYS: Final = {"memory": "memory", "file": "file", "disk": "file, on disk"}
@@ -50,7 +59,7 @@ def _costs_table(result: Mapping[str, Any]) -> Table:
         rows.append(row)
     columns = ["tokens", "recompute", *WAYS.values()]
     note = (
-        f"{result['model']}, blocks of {result['block_size']} tokens and "
+        f"{model_name(result)}, blocks of {result['block_size']} tokens and "
         f"{result['block_bytes'] / 1024:.0f} KiB, at most {result['max_num_batched_tokens']} "
         f"tokens a step. Out + in, and in brackets the sum as a share of recomputing. The swap "
         f"file was on {result['swap_file_system'] or 'an unknown file system'}."
