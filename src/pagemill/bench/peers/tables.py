@@ -213,9 +213,10 @@ def _conditions(result: Result) -> str:
         for s in summary.summarize(race).standings
         if (share := s.foreign_share) is not None
     ]
-    commit = environment["commit"]
+    commit, model = environment["commit"], result["model"]
     return (
-        f"{', '.join(result['races']) or 'Here'}: {result['model']['name']} ({result['model']['file_type']}), {environment['cpu']}, "
+        f"{', '.join(result['races']) or 'Here'}: {model['name']} ({model['file_type']}), "
+        f"{environment['cpu']}, "
         f"{environment['num_threads']} threads, {environment['isa']}; "
         f"pagemill {environment['pagemill']}{f' at {commit[:12]}' if commit else ''}, "
         f"torch {environment['torch']}; {versions or 'no other engines'}. "
