@@ -18,19 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagemill.kernels import huge_pages
+from pagemill.kernels.huge_pages import ByteArray
 from pagemill.kernels.packing_library import (
     FloatWeightStruct,
     PackedWeightStruct,
     packing_library,
 )
 
-ByteArray = npt.NDArray[np.uint8]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 Quantization = Literal["int8", "int4"]
 
 PANEL_ROWS: Final = 16
-_ALIGNMENT_BYTES: Final = 64
 _ZERO_ROW: Final = -1
 
 PER_CHANNEL: Final = 0
@@ -154,7 +154,7 @@ class PackedWeight:
         self.num_bytes = lay_out(None)
         if self.num_bytes < 0:
             raise ValueError(f"no packed layout for {name}")
-        self.data = _aligned(self.num_bytes)
+        self.data = huge_pages.weights.take(self.num_bytes)
         lay_out(self.data.ctypes.data)
         self.format = name
         self.struct = struct
@@ -344,9 +344,3 @@ def _quantize(
     if not all(rows.fill(weight, num_threads, quantize, _FLOATS[stored])):
         raise NotFiniteError("a weight is infinite or not a number")
     return weight
-
-
-def _aligned(num_bytes: int) -> ByteArray:
-    buffer = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT_BYTES
-    return buffer[start : start + num_bytes]

@@ -11,7 +11,8 @@ import torch
 from gguf.quants import dequantize
 
 from pagemill.kernels import native
-from pagemill.kernels.packing import ByteArray, FloatArray, StoredRows, StoredType
+from pagemill.kernels.huge_pages import ByteArray
+from pagemill.kernels.packing import FloatArray, StoredRows, StoredType
 
 needs_library = pytest.mark.skipif(native.load() is None, reason="no native library")
 

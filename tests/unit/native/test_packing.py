@@ -163,7 +163,8 @@ def test_the_panel_of_a_4_bit_weight_is_laid_out_as_documented() -> None:
     block = np.zeros((20, 18), np.uint8)
     values = np.random.default_rng(0).integers(0, 16, (20, 32), dtype=np.uint8)
     block[:, 2:] = values[:, :16] | values[:, 16:] << 4
-    struct = pack_rows([StoredRows(StoredType.Q4_0, block.ravel(), 32)]).segments[0].weight.struct
+    packed = pack_rows([StoredRows(StoredType.Q4_0, block.ravel(), 32)])
+    struct = packed.segments[0].weight.struct
     unit = np.frombuffer(ctypes.string_at(struct.quants, 512), np.uint8).reshape(2, 4, 16, 4)
     for row in range(20):
         lines = unit[row // 16, :, row % 16]
