@@ -9,6 +9,7 @@
     command       what a command does with a result; rounds
     shared_model  one model, and a fresh engine on it for each run
     roofline      each op of the kernels against what the machine allows
+    overhead      what part of a decode step is not arithmetic
     memory        contiguous KV memory against paged
     prefix        computed prefixes used again
     swap          swapping against recomputing

@@ -205,6 +205,25 @@ def roofline(
 
 @app.command()
 @expand_options({})
+def overhead(
+    options: BenchOptions, model: ModelArgument = None, debug: DebugOption = False
+) -> Parsed:
+    """Measure what part of a decode step at batch 1 is Python, by phase."""
+    from pagemill.bench.overhead import OverheadCommand
+
+    command = OverheadCommand(
+        model=model or DEFAULT_MODEL,
+        num_threads=options.threads,
+        repeats=options.repeats,
+        json=options.json,
+        docs=options.docs,
+        from_json=options.from_json,
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options({})
 def numerics(
     options: ReportOptions,
     model: ModelArgument = None,

@@ -143,6 +143,8 @@ def test_wrong_names_are_refused_with_those_there_are(capsys: pytest.CaptureFixt
         RooflineCommand(num_threads=1, repeats=1, shapes="tiny")
     with pytest.raises(ConfigError, match="--formats: no format 'Q2_K'; there are Q4_0, Q4_1"):
         RooflineCommand(num_threads=1, repeats=1, formats="Q4_0,Q2_K")
+    with pytest.raises(ConfigError, match="--from-json measures nothing"):
+        RooflineCommand(num_threads=1, repeats=1, json=Path("a"), from_json=Path("b"))
     assert run(["bench", "roofline", "--formats", "Q2_K"]) == 2
     assert "no format 'Q2_K'" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ from pagemill.bench.roofline.peaks import (
 )
 from pagemill.bench.roofline.rows import row_op_group, row_ops
 from pagemill.bench.roofline.shapes import NUM_ROWS, Shapes, shapes_named
-from pagemill.errors import EngineError
+from pagemill.errors import ConfigError, EngineError
 from pagemill.kernels import native
 from pagemill.kernels.native import NativeLibrary, ThreadPool
 
@@ -93,7 +93,7 @@ class RooflineCommand:
         from_json: report this result and measure nothing.
 
     Raises:
-        ConfigError: there are no such shapes or formats.
+        ConfigError: there are no such shapes or formats, or a result is to be read and written.
     """
 
     num_threads: int
@@ -107,6 +107,8 @@ class RooflineCommand:
     def __post_init__(self) -> None:
         shapes_named(self.shapes)
         formats_named(self.formats)
+        if self.from_json is not None and self.json is not None:
+            raise ConfigError("--from-json measures nothing that --json could write; drop one")
 
     def __call__(self) -> int:
         """Measure, or read what was; print and write; returns the exit code."""
