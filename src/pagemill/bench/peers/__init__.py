@@ -7,7 +7,7 @@
     race          one scenario: rounds in which every contender runs once
     memory, start_time     what the process costs
     summary       medians, ratios, targets
-    tables        the summary for people; show puts them where they can see it
+    tables        the summary for people, with its conditions; show puts it where they see it
     command       all of it
 
 Everybody gets the same prompts, threads and machine, one after the other in each round; a ratio is

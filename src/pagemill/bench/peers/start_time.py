@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pagemill
+from pagemill.bench.environment import CpuWatch
 from pagemill.errors import BenchmarkError
 
 PROMPT = "The capital of France is"
@@ -35,12 +36,19 @@ def measure_start(
     path = {"PYTHONPATH": str(Path(pagemill.__file__).parent.parent)}
     for command in (generate, importing):  # what the disk holds is in memory afterwards
         seconds_to_first_byte(command, path)
-    runs = []
+    runs: list[dict[str, Any]] = []
     for number in range(repeats):
         announce(f"start {number + 1}/{repeats}")
-        first_token_s = seconds_to_first_byte(generate, path)
-        import_torch_s = seconds_to_first_byte(importing, path)
-        runs.append({"first_token_s": first_token_s, "import_torch_s": import_torch_s})
+        with CpuWatch() as watch:
+            first_token_s = seconds_to_first_byte(generate, path)
+            import_torch_s = seconds_to_first_byte(importing, path)
+        runs.append(
+            {
+                "first_token_s": first_token_s,
+                "import_torch_s": import_torch_s,
+                "cpu": watch.to_json(),
+            }
+        )
     return {
         "first_token_s": statistics.median(run["first_token_s"] for run in runs),
         "import_torch_s": statistics.median(run["import_torch_s"] for run in runs),

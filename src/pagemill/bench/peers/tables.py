@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pagemill.bench.peers import summary
+from pagemill.bench.peers import conditions, summary
 from pagemill.bench.peers.contenders import OURS
 from pagemill.bench.peers.installed import PEERS
 from pagemill.bench.peers.summary import TARGETS, RaceSummary, Standing
@@ -55,7 +55,7 @@ def compare(results: Sequence[Result]) -> Table:
             rows.append(_race_row(race, result, peers))
         if race.name == "S1" and result["bandwidth"] is not None:
             rows.append(_bandwidth_row(race, result["bandwidth"], len(peers)))
-    notes = [_conditions(result) for result in results if result["races"]]
+    notes = [conditions.of_races(result) for result in results if result["races"]]
     return Table("Beside other engines", columns, rows, notes)
 
 
@@ -71,7 +71,7 @@ def settings(results: Sequence[Result]) -> Table:
                 span = f"{_number(low)} to {_number(high)}"
             row = (race_summary.name, s.peer, s.setting, _figure(s, race_summary.unit), span)
             ratio = _ABSENT if s.ratio is None else f"{s.ratio:.2f}"
-            rows.append((*row, str(len(s.figures)), ratio, _percent(s.foreign_share)))
+            rows.append((*row, str(len(s.figures)), ratio, conditions.percent(s.foreign_share)))
     return Table(
         "Every setting",
         (*columns, "ours / this", "others' CPU"),
@@ -110,7 +110,7 @@ def memory(result: Result) -> Table:
         peak = max(run["peak_bytes"] for run in runs)
         rows.append((name, _megabytes(resident), _megabytes(peak), "", ""))
     columns = ("engine", "resident", "peak", "target", "")
-    return Table("Memory after S3", columns, rows, (_conditions(result),))
+    return Table("Memory after S3", columns, rows, (conditions.of_memory(result),))
 
 
 def start(result: Result) -> Table:
@@ -132,7 +132,9 @@ def start(result: Result) -> Table:
             _verdict(beyond_s < summary.MAX_BEYOND_TORCH_S),
         ),
     ]
-    return Table("Process start", ("", "median", "target", ""), rows, (_conditions(result),))
+    return Table(
+        "Process start", ("", "median", "target", ""), rows, (conditions.of_start(result),)
+    )
 
 
 def _race_row(race: RaceSummary, result: Result, peers: list[str]) -> tuple[str, ...]:
@@ -158,7 +160,7 @@ def _neighbour_row(
         best = noisy.best_of(engine)
         cell = _cell(best, engine, noisy.unit, result)
         if best is not None and best.name in shares:
-            cell = f"{_percent(shares[best.name])} of its quiet figure ({cell})"
+            cell = f"{conditions.percent(shares[best.name])} of its quiet figure ({cell})"
         cells.append(cell)
     ours = noisy.ours
     share = None if ours is None else shares.get(ours.name)
@@ -169,7 +171,7 @@ def _neighbour_row(
 
 def _bandwidth_row(race: RaceSummary, found: Mapping[str, Any], num_peers: int) -> tuple[str, ...]:
     share = summary.bandwidth_share(race, found)
-    cell = _ABSENT if share is None else _percent(share)
+    cell = _ABSENT if share is None else conditions.percent(share)
     met = share is not None and share >= summary.MIN_BANDWIDTH_SHARE
     speed = statistics.median(found["read_bytes_per_second"])
     title = (
@@ -204,34 +206,8 @@ def _figure(standing: Standing, unit: str) -> str:
     return "failed"
 
 
-def _conditions(result: Result) -> str:
-    environment = result["environment"]
-    versions = ", ".join(f"{peer} {version}" for peer, version in result["versions"].items())
-    shares = [
-        share
-        for race in result["races"].values()
-        for s in summary.summarize(race).standings
-        if (share := s.foreign_share) is not None
-    ]
-    commit, model = environment["commit"], result["model"]
-    return (
-        f"{', '.join(result['races']) or 'Here'}: {model['name']} ({model['file_type']}), "
-        f"{environment['cpu']}, "
-        f"{environment['num_threads']} threads, {environment['isa']}; "
-        f"pagemill {environment['pagemill']}{f' at {commit[:12]}' if commit else ''}, "
-        f"torch {environment['torch']}; {versions or 'no other engines'}. "
-        f"{environment['date'][:10]}, medians of {environment['repeats']} rounds"
-        f" (S5: {result['options']['neighbour_repeats']}); other processes had at most "
-        f"{_percent(max(shares, default=None))} of the machine during a run."
-    )
-
-
 def _number(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.0%}"
 
 
 def _megabytes(num_bytes: float) -> str:

@@ -113,12 +113,19 @@ def test_memory_shows_all_numbers_beside_what_is_allowed() -> None:
     assert over["pagemill"][-1] == "missed"
 
 
-START = {"first_token_s": 2.5, "import_torch_s": 1.25, "beyond_torch_s": 1.25}
+START = {
+    "first_token_s": 2.5,
+    "import_torch_s": 1.25,
+    "beyond_torch_s": 1.25,
+    "runs": [{"cpu": {"foreign_share": 0.04}}],
+}
 
 
 def test_start_has_two_targets() -> None:
-    verdicts = [row[-1] for row in all_tables([result(start=START)])["peers-start"].rows]
-    assert verdicts == ["met", "", "missed"]
+    table = all_tables([result(start=START)])["peers-start"]
+    assert [row[-1] for row in table.rows] == ["met", "", "missed"]
+    (note,) = table.notes
+    assert "Medians of 1 start; other processes had at most 4% of the machine." in note
 
 
 def test_what_was_not_measured_has_no_table() -> None:
@@ -140,3 +147,20 @@ def test_results_of_several_runs_make_one_table_and_the_later_wins() -> None:
     assert rows("peers", first, second)["S3: a title"][0] == "300 tok/s"
     assert [note.partition(":")[0] for note in table.notes] == ["S3, S4", "S3"]
     assert all_tables([first, second]).keys() == {"peers", "peers-settings", "peers-start"}
+
+
+def test_the_note_says_what_else_decides_a_figure() -> None:
+    s5 = race("S5", "tok/s", {"pagemill Q4_1 4-bit": [200.0]})
+    found = result(S3, s5)
+    (note,) = all_tables([found])["peers"].notes
+    assert note == (
+        "S3, S5: 2026-01-02, smollm2-135m (Q4_1), A Processor, 2 threads, avx512, pagemill 0.1.0 "
+        "at 0123456789ab, torch 2.13.0, llama.cpp b1. Medians of 5 rounds (3 of S5); other "
+        "processes had at most 2% of the machine during a run."
+    )
+    found["environment"] |= {"commit": "0123456789abcdef-dirty", "isa": None, "num_threads": 1}
+    (note,) = all_tables([found])["peers"].notes
+    assert "1 thread, no native kernels, pagemill 0.1.0 at 0123456789ab with changes," in note
+    found["environment"]["commit"] = None
+    (note,) = all_tables([found])["peers"].notes
+    assert "pagemill 0.1.0, torch" in note

@@ -48,8 +48,10 @@ class Engine:
         """Whose memory counts, and the build."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=START_SECONDS)
         connection.request("GET", "/props")
-        properties = json.loads(connection.getresponse().read())
-        return {"memory_pid": self._server.pid, "version": properties.get("build_info")}
+        build = json.loads(connection.getresponse().read()).get("build_info", "unknown")
+        # Built outside a checkout it does not know its version.
+        version = None if build.endswith("unknown") else build
+        return {"memory_pid": self._server.pid, "version": version}
 
     def single(self, prompt: list[int], max_tokens: int) -> tuple[float, float, int]:
         """Time one request, streamed."""
