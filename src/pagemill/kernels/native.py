@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pagemill.errors import ConfigError, EngineError
 
-ABI_VERSION = 5  # kAbiVersion of cpu/api.hpp
+ABI_VERSION = 6  # kAbiVersion of cpu/api.hpp
 
 # Every function of cpu/api.hpp: result, then arguments. Other modules declare what they call.
 _PROTOTYPES: dict[str, tuple[type | None, list[type]]] = {

@@ -83,6 +83,7 @@ class Rows:
         self.padded_width = groups * QUANTIZED_COLUMNS
         self.in_8_bits = Buffer(
             (self.padded_width, np.int8),
+            (self.padded_width, np.uint8),
             (groups, np.float32),
             (2 * groups, np.int32),
             (groups, np.float32),

@@ -58,6 +58,7 @@ class QuantizedRowsStruct(ctypes.Structure):
 
     _fields_ = [
         ("q", _ADDRESS),
+        ("shifted", _ADDRESS),
         ("scales", _ADDRESS),
         ("sums", _ADDRESS),
         ("totals", _ADDRESS),

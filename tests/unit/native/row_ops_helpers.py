@@ -50,11 +50,12 @@ class Rounded:
         groups = -(-size // 32)
         self.parts = (
             torch.full((num_rows, 32 * groups), 99, dtype=torch.int8),
+            torch.full((num_rows, 32 * groups), 99, dtype=torch.uint8),
             torch.full((num_rows, groups), torch.nan),
             torch.full((num_rows, 2 * groups), 99, dtype=torch.int32),
             torch.full((num_rows, groups), torch.nan),
         )
-        """Integers, scales, sums of 16, scaled sums of 32."""
+        """Integers, the same plus 128, scales, sums of 16, scaled sums of 32."""
         self.struct = structs.QuantizedRowsStruct(
             *(part.data_ptr() for part in self.parts), 32 * groups
         )
@@ -133,7 +134,7 @@ def embedding(
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Integers, scales, sums of 16, scaled sums of 32."""
+    """Integers, the same plus 128, scales, sums of 16, scaled sums of 32."""
     num_rows, size = x.shape
     rounded = Rounded(num_rows, size)
     args = structs.QuantizeRowsStruct(x.data_ptr(), size, size, rounded.struct)

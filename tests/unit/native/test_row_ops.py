@@ -136,17 +136,18 @@ def test_quantized_rows(size: int) -> None:
     x[1] = 0.0
     x[2, 0] = 1e-40
     x[3] *= 1e30
-    q, scales, sums, totals = ops.quantize_rows(x)
+    q, shifted, scales, sums, totals = ops.quantize_rows(x)
     groups = F.pad(x, (0, -size % 32)).view(30, -1, 32)
     assert torch.equal(scales, groups.abs().amax(-1) / 127)
     inverse = torch.where(scales < 1.2e-38, 0.0, 1 / scales)
     expected = (groups * inverse[..., None]).round().clamp(-127, 127).to(torch.int8)
     assert torch.equal(q.view(30, -1, 32), expected)
+    assert torch.equal(shifted.int(), q.int() + 128)
     assert torch.equal(sums, expected.view(30, -1, 16).sum(-1, dtype=torch.int32))
     assert torch.equal(totals, scales * sums.view(30, -1, 2).sum(-1))
     for row in range(0, 30, 7):
         alone = ops.quantize_rows(x[row : row + 1].clone())
-        for part, whole in zip(alone, (q, scales, sums, totals), strict=True):
+        for part, whole in zip(alone, (q, shifted, scales, sums, totals), strict=True):
             assert torch.equal(part[0], whole[row])
 
 

@@ -10,7 +10,7 @@
 
 // Changes whenever a function or a structure here or in another *_api.cpp changes its form; the
 // Python side refuses a library with another number.
-constexpr int32_t kAbiVersion = 5;
+constexpr int32_t kAbiVersion = 6;
 
 PAGEMILL_EXPORT int32_t pagemill_abi_version();
 

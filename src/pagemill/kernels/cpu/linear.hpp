@@ -23,8 +23,18 @@ struct Tile {
   int panel_begin, panel_end;
 };
 
+// `scratch` has kLinearScratchFloats from a multiple of 64 bytes on, and belongs to the calling
+// thread. A tile has at most kRowBlock rows.
 using LinearQuantized = void(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
-                             Epilogue epilogue, float* out, int64_t out_stride);
+                             Epilogue epilogue, float* scratch, float* out, int64_t out_stride);
+
+// With many rows, so many at a time pass over the weights: in 8 bits they fit the second cache.
+constexpr int kRowBlock = 256;
+// Of a pair of panels, units of 32 columns that are unpacked at a time: with as much of the rows
+// they fit the first cache.
+constexpr int kStripUnits = 18;
+// 32 sums for each row, and for each unit 8-bit weights and two scales, minimums and so on.
+constexpr int64_t kLinearScratchFloats = 32 * kRowBlock + kStripUnits * 2 * (512 / 4 + 2 * 64);
 
 using LinearFloat = void(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
                          Epilogue epilogue, float* out, int64_t out_stride);

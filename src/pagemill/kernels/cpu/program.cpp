@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace pagemill {
 namespace {
@@ -10,13 +11,28 @@ namespace {
 constexpr int64_t kNumbersAlone = 16384;
 // A linear map with one row is cut into chunks of about this many bytes of weights.
 constexpr int64_t kChunkBytes = 32 * 1024;
-// With many rows, this many at a time pass over the weights: in 8 bits they fit the second cache.
-constexpr int kRowBlock = 256;
 constexpr int kChunksPerThread = 6;
+// More rows than this are cut into blocks, so that a chunk has many panels for each row.
+constexpr int kFewRows = 128;
 
 int64_t count_rows(RowCount rows, const Step& step) {
   return rows == RowCount::kTokens ? step.num_tokens : step.num_logits;
 }
+
+// A thread's memory between its ops.
+class LinearScratch {
+ public:
+  LinearScratch() : bytes_(kBytes + 64) {}
+  float* floats() {
+    void* memory = bytes_.data();
+    size_t space = bytes_.size();
+    return static_cast<float*>(std::align(64, kBytes, memory, space));
+  }
+
+ private:
+  static constexpr size_t kBytes = kLinearScratchFloats * sizeof(float);
+  std::vector<uint8_t> bytes_;
+};
 
 template <class Args>
 class RowsOp : public Op {
@@ -111,15 +127,16 @@ class LinearOp : public Op {
   void run(const Step& step, float* logits, Program& program) override {
     const int num_rows = static_cast<int>(count_rows(linear_.rows, step));
     float* out = linear_.out ? linear_.out : logits;
-    const int num_row_blocks = (num_rows + kRowBlock - 1) / kRowBlock;
+    const int block_rows = num_rows <= kFewRows ? num_rows : std::min(num_rows / 2, kRowBlock);
+    const int num_row_blocks = (num_rows + block_rows - 1) / block_rows;
     for (const LinearSegment& segment : linear_.segments) {
       const int num_panels = padded_rows(segment) / kPanelRows;
-      const int panels = panels_per_chunk(segment, num_rows, num_panels, program);
+      const int panels = panels_per_chunk(segment, num_rows, num_row_blocks, num_panels, program);
       const int num_chunks = (num_panels + panels - 1) / panels;
       program.pool().run(num_chunks * num_row_blocks, [&](int chunk) {
-        const int first_row = chunk / num_chunks * kRowBlock;
+        const int first_row = chunk / num_chunks * block_rows;
         const int first_panel = chunk % num_chunks * panels;
-        const Tile tile = {first_row, std::min(first_row + kRowBlock, num_rows), first_panel,
+        const Tile tile = {first_row, std::min(first_row + block_rows, num_rows), first_panel,
                            std::min(first_panel + panels, num_panels)};
         run_tile(segment, tile, out);
       });
@@ -137,24 +154,31 @@ class LinearOp : public Op {
            (segment.floats->type == FloatType::kFloat32 ? 4 : 2);
   }
 
-  // Two panels at least where rows share them (the kernels take pairs), and no more chunks than
-  // balance the threads.
-  static int panels_per_chunk(const LinearSegment& segment, int num_rows, int num_panels,
-                              Program& program) {
-    const int by_threads = num_panels / (program.pool().num_threads() * kChunksPerThread);
-    const int by_bytes =
-        num_rows > 1 ? 2
-                     : static_cast<int>(kChunkBytes / std::max<int64_t>(1, panel_bytes(segment)));
-    const int panels = std::max({1, by_threads, by_bytes});
-    return num_rows > 1 ? (panels + 1) / 2 * 2 : panels;
+  // No more chunks than balance the threads. Where rows share panels, kernels take pairs of them,
+  // and a few more a chunk may give every thread as many chunks.
+  static int panels_per_chunk(const LinearSegment& segment, int num_rows, int num_row_blocks,
+                              int num_panels, Program& program) {
+    const int num_threads = program.pool().num_threads();
+    const int by_threads = num_panels * num_row_blocks / (num_threads * kChunksPerThread);
+    if (num_rows == 1) {
+      const int64_t by_bytes = kChunkBytes / std::max<int64_t>(1, panel_bytes(segment));
+      return std::max({1, by_threads, static_cast<int>(by_bytes)});
+    }
+    const int least = std::max(2, (by_threads + 1) / 2 * 2);
+    for (int panels = least; panels <= 2 * least; panels += 2) {
+      const int num_chunks = (num_panels + panels - 1) / panels * num_row_blocks;
+      if (num_chunks % num_threads == 0) return panels;
+    }
+    return least;
   }
 
   void run_tile(const LinearSegment& segment, const Tile& tile, float* out) const {
     const Epilogue epilogue = {linear_.bias ? linear_.bias + segment.first_column : nullptr};
     float* first_out = out + segment.first_column;
     if (segment.packed) {
-      current_isa().linear_quantized(*segment.packed, linear_.quantized, tile, epilogue, first_out,
-                                     linear_.out_stride);
+      static thread_local LinearScratch scratch;
+      current_isa().linear_quantized(*segment.packed, linear_.quantized, tile, epilogue,
+                                     scratch.floats(), first_out, linear_.out_stride);
     } else {
       current_isa().linear_float(*segment.floats, linear_.x, linear_.x_stride, tile, epilogue,
                                  first_out, linear_.out_stride);

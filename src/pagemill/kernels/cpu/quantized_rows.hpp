@@ -9,6 +9,7 @@ namespace pagemill {
 // even.
 struct QuantizedRows {
   int8_t* q;            // [rows, padded_cols]; or null: not wanted
+  uint8_t* shifted;     // [rows, padded_cols], 128 + q
   float* scales;        // [rows, padded_cols / 32]
   int32_t* sums;        // [rows, padded_cols / 16] of q
   float* totals;        // [rows, padded_cols / 32], scale times the sum of the group's q

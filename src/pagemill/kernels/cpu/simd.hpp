@@ -8,10 +8,11 @@
 //                      load_s8 store store_first store_half store_bfloat + - * / fma min max abs
 //                      copy_sign select_less mask_less sum largest round_to_int as_int
 //   I16   16 x int32   splat_int load_int store_int + - shift_left to_float as_float power_of_two
-//                      store_s8
+//                      store_s8 store_u8
 //   B64   64 bytes, 4 for each of 16 lanes
-//                      load_bytes low_nibbles high_nibbles bits_4_5 add_16_where |
-//                      dot4 dot4_below_128
+//                      load_bytes store_bytes splat_bytes low_nibbles high_nibbles
+//                      bits_4_5 add_16_where - | dot4 dot4_below_128 dot4_signed
+//                      dot4_signed_below_64
 //
 // Every function gives the same bits on every instruction set, except fma (see there) and the bits
 // of a NaN. min and max return their second argument if either is a NaN or both are zero.

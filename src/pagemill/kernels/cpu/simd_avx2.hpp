@@ -167,8 +167,25 @@ PAGEMILL_INLINE void store_s8(int8_t* p, I16 x) {
       reinterpret_cast<__m128i*>(p),
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
+PAGEMILL_INLINE void store_u8(uint8_t* p, I16 x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
 
 PAGEMILL_INLINE B64 load_bytes(const uint8_t* p) { return {bytes_32(p), bytes_32(p + 32)}; }
+PAGEMILL_INLINE void store_bytes(uint8_t* p, B64 x) {
+  store_32(p, x.lo);
+  store_32(p + 32, x.hi);
+}
+PAGEMILL_INLINE B64 splat_bytes(uint8_t x) {
+  const __m256i all = _mm256_set1_epi8(static_cast<char>(x));
+  return {all, all};
+}
+PAGEMILL_INLINE B64 operator-(B64 a, B64 b) {
+  return {_mm256_sub_epi8(a.lo, b.lo), _mm256_sub_epi8(a.hi, b.hi)};
+}
 PAGEMILL_INLINE B64 operator|(B64 a, B64 b) {
   return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
@@ -217,12 +234,33 @@ PAGEMILL_INLINE I16 dot4(I16 acc, B64 weights, int32_t activations) {
   const __m256i odd = _mm256_srai_epi16(bytes, 8);
   return {dot4_of_8(acc.lo, weights.lo, even, odd), dot4_of_8(acc.hi, weights.hi, even, odd)};
 }
+PAGEMILL_INLINE __m256i dot4_signed_of_8(__m256i acc, __m256i weights, __m256i even, __m256i odd) {
+  const __m256i even_weights = _mm256_srai_epi16(_mm256_slli_epi16(weights, 8), 8);
+  const __m256i odd_weights = _mm256_srai_epi16(weights, 8);
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(even_weights, even));
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(odd_weights, odd));
+}
+PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
+  const __m256i bytes = _mm256_set1_epi32(activations);
+  const __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255));
+  const __m256i odd = _mm256_srli_epi16(bytes, 8);
+  return {dot4_signed_of_8(acc.lo, weights.lo, even, odd),
+          dot4_signed_of_8(acc.hi, weights.hi, even, odd)};
+}
 // Here 2 * 127 * 128 fits 16 bits.
 PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
   const __m256i bytes = _mm256_set1_epi32(activations);
   const __m256i one = _mm256_set1_epi16(1);
   const __m256i lo = _mm256_madd_epi16(_mm256_maddubs_epi16(weights.lo, bytes), one);
   const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(weights.hi, bytes), one);
+  return {_mm256_add_epi32(acc.lo, lo), _mm256_add_epi32(acc.hi, hi)};
+}
+// And 2 * 255 * 64.
+PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
+  const __m256i bytes = _mm256_set1_epi32(activations);
+  const __m256i one = _mm256_set1_epi16(1);
+  const __m256i lo = _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, weights.lo), one);
+  const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, weights.hi), one);
   return {_mm256_add_epi32(acc.lo, lo), _mm256_add_epi32(acc.hi, hi)};
 }
 

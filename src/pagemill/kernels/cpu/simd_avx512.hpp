@@ -119,8 +119,15 @@ PAGEMILL_INLINE F16 power_of_two(I16 exponent) {
 PAGEMILL_INLINE void store_s8(int8_t* p, I16 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
 }
+// For numbers from 0 to 255.
+PAGEMILL_INLINE void store_u8(uint8_t* p, I16 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
+}
 
 PAGEMILL_INLINE B64 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+PAGEMILL_INLINE void store_bytes(uint8_t* p, B64 x) { _mm512_storeu_si512(p, x.v); }
+PAGEMILL_INLINE B64 splat_bytes(uint8_t x) { return {_mm512_set1_epi8(static_cast<char>(x))}; }
+PAGEMILL_INLINE B64 operator-(B64 a, B64 b) { return {_mm512_sub_epi8(a.v, b.v)}; }
 PAGEMILL_INLINE B64 operator|(B64 a, B64 b) { return {_mm512_or_si512(a.v, b.v)}; }
 PAGEMILL_INLINE B64 low_nibbles(B64 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
 PAGEMILL_INLINE B64 high_nibbles(B64 x) {
@@ -141,9 +148,16 @@ PAGEMILL_INLINE B64 add_16_where(B64 x, uint64_t mask) {
 PAGEMILL_INLINE I16 dot4(I16 acc, B64 weights, int32_t activations) {
   return {_mm512_dpbusd_epi32(acc.v, weights.v, _mm512_set1_epi32(activations))};
 }
-// The same for weights from 0 to 127, for which it is cheaper on some machines.
+// The same for weights from -128 to 127 and activations from 0 to 255.
+PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
+  return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi32(activations), weights.v)};
+}
+// The two for weights from 0 to 127, and from -64 to 63, for which they are cheaper on some machines.
 PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
   return dot4(acc, weights, activations);
+}
+PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
+  return dot4_signed(acc, weights, activations);
 }
 
 }  // namespace PAGEMILL_ISA_NAMESPACE

@@ -234,11 +234,21 @@ PAGEMILL_INLINE void store_s8(int8_t* p, I16 x) {
   store_int(values, x);
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(values[i]);
 }
+PAGEMILL_INLINE void store_u8(uint8_t* p, I16 x) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(x.v[i / 4][i % 4]);
+}
 
 PAGEMILL_INLINE B64 load_bytes(const uint8_t* p) {
   B64 x;
   memcpy(&x, p, sizeof x);
   return x;
+}
+PAGEMILL_INLINE void store_bytes(uint8_t* p, B64 x) { memcpy(p, &x, sizeof x); }
+PAGEMILL_INLINE B64 splat_bytes(uint8_t x) {
+  return parts<B64>([&](int) { return splat_4(uint32_t{x} * 0x01010101u); });
+}
+PAGEMILL_INLINE B64 operator-(B64 a, B64 b) {
+  return parts<B64>([&](int i) { return (u32x4)((u8x16)a.v[i] - (u8x16)b.v[i]); });
 }
 PAGEMILL_INLINE B64 operator|(B64 a, B64 b) {
   return parts<B64>([&](int i) { return a.v[i] | b.v[i]; });
@@ -286,6 +296,18 @@ PAGEMILL_INLINE I16 dot4(I16 acc, B64 weights, int32_t activations) {
 }
 PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
   return dot4(acc, weights, activations);
+}
+PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
+  const u32x4 bytes = splat_4(static_cast<uint32_t>(activations));
+  const s32x4 even = (s32x4)(bytes & 0x00ff00ff), odd = (s32x4)((bytes >> 8) & 0x00ff00ff);
+  return parts<I16>([&](int i) {
+    const s32x4 even_weights = (s32x4)((s16x8)(weights.v[i] << 8) >> 8);
+    const s32x4 odd_weights = (s32x4)((s16x8)weights.v[i] >> 8);
+    return acc.v[i] + pair_products(even_weights, even) + pair_products(odd_weights, odd);
+  });
+}
+PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
+  return dot4_signed(acc, weights, activations);
 }
 
 }  // namespace PAGEMILL_ISA_NAMESPACE
