@@ -19,6 +19,8 @@ def build_batch(plan: SchedulerOutput, block_size: int) -> Batch:
     A row needs logits if a token is drawn from it (the last uncomputed token of a sequence) or if
     it predicts a prompt token whose log-probability was asked for and is not known yet.
     """
+    if not plan.chunks:
+        return _decode_batch(plan, block_size)
     decodes, num_decodes = plan.decodes, plan.num_decodes
     num_sequences = num_decodes + len(plan.chunks)
     tables = _with_chunks(plan)
@@ -51,9 +53,28 @@ def build_batch(plan: SchedulerOutput, block_size: int) -> Batch:
         logits_indices=np.arange(num_decodes),
         sampling=decodes.tasks[:num_decodes],
     )
-    if plan.chunks:
-        _add_chunk_tasks(batch, plan)
+    _add_chunk_tasks(batch, plan)
     return batch
+
+
+def _decode_batch(plan: SchedulerOutput, block_size: int) -> Batch:
+    """A row for each sequence, which is most steps: as few operations as can be."""
+    decodes, count = plan.decodes, plan.num_decodes
+    rows = np.arange(count + 1)
+    lengths = decodes.lengths[:count].copy()
+    positions = lengths - 1
+    slot_mapping = decodes.tables[rows[:count], positions // block_size] * block_size
+    slot_mapping += positions % block_size
+    return Batch(
+        token_ids=decodes.last_tokens[:count].copy(),
+        positions=positions,
+        slot_mapping=slot_mapping,
+        query_start_loc=rows,
+        context_lens=lengths,
+        block_tables=decodes.tables[:count],
+        logits_indices=rows[:count],
+        sampling=decodes.tasks[:count],
+    )
 
 
 def _with_chunks(plan: SchedulerOutput) -> IntArray:

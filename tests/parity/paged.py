@@ -140,7 +140,7 @@ class NativePagedModel(PagedModel):
 
     def logits(self, batch: Batch) -> torch.Tensor:
         pieces: list[torch.Tensor] = []
-        self.runner.run(batch, lambda first, logits: pieces.append(logits.clone()))
+        self.runner.run(batch, lambda first, logits: pieces.append(torch.tensor(logits)))
         return torch.cat(pieces)
 
 

@@ -68,8 +68,12 @@ class Rotation(Protocol):
         """Valid up to ``max_position``, ``[at least max_position + 1, R]``."""
         ...
 
+    def compute_to(self, max_position: int) -> None:
+        """Make `arrays` valid up to ``max_position``."""
+        ...
+
     def arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """The memory itself, valid as far as `up_to` was asked for."""
+        """The memory itself, valid as far as `up_to` or `compute_to` was asked for."""
         ...
 
 

@@ -143,6 +143,11 @@ class RotaryTable:
 
     def up_to(self, max_position: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines, valid up to ``max_position``: ``[more, rotary_dim / 2]`` float32."""
+        self.compute_to(max_position)
+        return torch.from_numpy(self._cos), torch.from_numpy(self._sin)
+
+    def compute_to(self, max_position: int) -> None:
+        """Make `arrays` valid up to ``max_position``."""
         while self._num_computed <= max_position:
             piece = slice(self._num_computed, self._num_computed + self._PIECE)
             positions = torch.arange(piece.start, piece.stop, dtype=torch.float32)
@@ -150,4 +155,3 @@ class RotaryTable:
             self._cos[piece] = (angles.cos() * self._factor).numpy()
             self._sin[piece] = (angles.sin() * self._factor).numpy()
             self._num_computed = piece.stop
-        return torch.from_numpy(self._cos), torch.from_numpy(self._sin)

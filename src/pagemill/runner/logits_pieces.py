@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from pagemill.batch import Batch, SamplingTask, ScoringTask, StepResult
 from pagemill.sampling import VocabularyOps, sample, score
+from pagemill.sampling.vocabulary import FloatArray
+
+if TYPE_CHECKING:
+    import torch
 
 LOGITS_ROWS = 256
 """Rows of logits in memory at a time. A multiple of the row tile of the reference `linear`."""
@@ -27,20 +29,26 @@ def logits_pieces(batch: Batch) -> Iterator[tuple[int, int]]:
 
 
 def sample_and_score(
-    batch: Batch, first: int, logits: torch.Tensor, result: StepResult, ops: VocabularyOps
+    batch: Batch,
+    first: int,
+    logits: torch.Tensor | FloatArray,
+    result: StepResult,
+    ops: VocabularyOps,
 ) -> None:
     """Do the tasks of ``batch`` that are on a piece of the logits, and add to ``result``.
 
     ``logits`` are the rows from ``first`` on, float32 ``[rows, vocab_size]``; pieces come in order.
     """
     rows = range(first, first + len(logits))
-    result.sampled += sample(logits, _tasks_in(rows, batch.sampling), ops)
-    result.scored += score(logits, _tasks_in(rows, batch.scoring), ops)
+    if batch.sampling:
+        result.sampled += sample(logits, _tasks_in(rows, batch.sampling), ops)
+    if batch.scoring:
+        result.scored += score(logits, _tasks_in(rows, batch.scoring), ops)
 
 
 def _tasks_in(rows: range, tasks: list[Task]) -> list[Task]:
     """The tasks on these ``rows`` of all logits, which are rows 0 and on of a piece."""
-    if rows.start == 0 and all(task.logits_row in rows for task in tasks):
+    if rows.start == 0 and tasks[-1].logits_row in rows:  # they ascend
         return tasks
     return [
         replace(task, logits_row=task.logits_row - rows.start)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pagemill.batch import Batch, BlockMove, StepResult
 from pagemill.kernels.native import NativeLibrary, ThreadPool
@@ -21,7 +21,12 @@ from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
 from pagemill.runner.swap_memory import SwapMemory
 from pagemill.sampling.native import NativeVocabulary
+from pagemill.sampling.vocabulary import FloatArray
 
+if TYPE_CHECKING:
+    import torch
+
+_NOTHING = ctypes.c_char * 0
 _KV_TYPES = {"float32": 0, "bfloat16": 1, "int8": 2}  # the library's numbers
 
 
@@ -135,15 +140,17 @@ class NativeRunner:
         self.swap = swap or SwapMemory.none()
         """Where blocks are that were moved out of the pool."""
         self._rotations = model.rotations
-        self._body = Recorder(self._pool, max_num_batched_tokens)
+        # One program computes a step up to the first piece of its logits, another one each further
+        # piece: between two calls Python comes back to caches full of weights.
+        self._program = Recorder(self._pool, max_num_batched_tokens)
         hidden = model.forward(
-            cast("DeviceBatch", _StepToRecord(self._body)), cast("KVPool", self._kv)
+            cast("DeviceBatch", _StepToRecord(self._program)), cast("KVPool", self._kv)
         )
         hidden_rows = cast("Rows", hidden)
-        self._body.finish(hidden_rows)
+        _record_head(model, self._program, hidden_rows)
+        self._program.finish(hidden_rows)
         self._head = Recorder(self._pool, min(LOGITS_ROWS, max_num_batched_tokens))
-        rows = self._head.gather_logits_rows(hidden_rows)
-        model.compute_logits(cast("torch.Tensor", rows))
+        _record_head(model, self._head, hidden_rows)
         self._head.finish()
         self._logits = np.empty((0, self.vocab_size), np.float32)
 
@@ -163,13 +170,13 @@ class NativeRunner:
         """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
         result = StepResult(sampled=[], scored=[])
 
-        def use_logits(first: int, logits: torch.Tensor) -> None:
+        def use_logits(first: int, logits: FloatArray) -> None:
             sample_and_score(batch, first, logits, result, self._vocabulary)
 
         self.run(batch, use_logits)
         return result
 
-    def run(self, batch: Batch, use_logits: Callable[[int, torch.Tensor], None]) -> None:
+    def run(self, batch: Batch, use_logits: Callable[[int, FloatArray], None]) -> None:
         """Run a step and hand out its logits a piece at a time.
 
         Args:
@@ -177,30 +184,44 @@ class NativeRunner:
             use_logits: called with the first row of a piece and its logits, float32
                 ``[rows, vocab_size]``, in memory that the next piece is written to.
         """
-        last_position = int(batch.positions.max(initial=0))
+        last_position = int(batch.context_lens.max(initial=1)) - 1
         for rotation in self._rotations:
-            rotation.up_to(last_position)
+            rotation.compute_to(last_position)
         step = _step_of(batch)
-        self._body.run(step, None)
+        program, head = self._program, self._head
         for first, count in logits_pieces(batch):
-            use_logits(first, self._make_logits(step, first, count))
+            self._run(program, step, first, count)
+            use_logits(first, self._logits[:count])
+            program = head
+        if program is not head:
+            self._run(program, step, 0, 0)
 
     def close(self) -> None:
         """Release programs, threads, weights and the KV pool."""
-        self._body.close()
+        self._program.close()
         self._head.close()
         self._pool.close()
-        del self._body, self._head, self._kv, self.swap
+        del self._program, self._head, self._kv, self.swap
 
-    def _make_logits(self, step: StepStruct, first: int, count: int) -> torch.Tensor:
-        """Rows ``first`` and on of the step's logits, in memory that the next call writes again."""
+    def _run(self, program: Recorder, step: StepStruct, first: int, count: int) -> None:
+        """Run a program with ``count`` of the step's rows of logits, from ``first`` on."""
         if len(self._logits) < count:
             self._logits = np.empty((count, self.vocab_size), np.float32)
-        piece = StepStruct.from_buffer_copy(step)
-        piece.num_logits = count
-        piece.logits_indices = step.logits_indices + first * np.dtype(np.int64).itemsize
-        self._head.run(piece, self._logits)
-        return torch.from_numpy(self._logits[:count])
+        all_indices = step.logits_indices
+        step.num_logits = count
+        step.logits_indices = all_indices + 8 * first
+        program.run(step, self._logits)
+        step.logits_indices = all_indices
+
+
+def _record_head(model: Model, recorder: Recorder, hidden: Rows) -> None:
+    """Record the logits of the rows that ask for them."""
+    model.compute_logits(cast("torch.Tensor", recorder.gather_logits_rows(hidden)))
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    """Of the first element. A third of the time of ``array.ctypes.data``, at every step."""
+    return ctypes.addressof(_NOTHING.from_buffer(array))
 
 
 def _step_of(batch: Batch) -> StepStruct:
@@ -210,11 +231,11 @@ def _step_of(batch: Batch) -> StepStruct:
         num_sequences=batch.num_sequences,
         num_logits=len(batch.logits_indices),
         max_blocks=batch.block_tables.shape[1],
-        token_ids=batch.token_ids.ctypes.data,
-        positions=batch.positions.ctypes.data,
-        slot_mapping=batch.slot_mapping.ctypes.data,
-        query_start_loc=batch.query_start_loc.ctypes.data,
-        context_lens=batch.context_lens.ctypes.data,
-        block_tables=batch.block_tables.ctypes.data,
-        logits_indices=batch.logits_indices.ctypes.data,
+        token_ids=_address(batch.token_ids),
+        positions=_address(batch.positions),
+        slot_mapping=_address(batch.slot_mapping),
+        query_start_loc=_address(batch.query_start_loc),
+        context_lens=_address(batch.context_lens),
+        block_tables=_address(batch.block_tables),
+        logits_indices=_address(batch.logits_indices),
     )

@@ -41,6 +41,7 @@ class NativeVocabulary:
         self._functions = sampling_library()
         self._vocab_size = 0
         self._workspaces: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._workspaces_address = 0
 
     def uniforms(self, keys: UInt64Array, positions: UInt64Array) -> DoubleArray:
         """See `VocabularyOps`."""
@@ -100,19 +101,19 @@ class NativeVocabulary:
             return []
         self._make_workspaces(vocab_size)
         outcomes = (VocabOutcomeStruct * count)()
-        top_ids = np.empty((count, max_top), np.int64)
-        top_logprobs = np.empty((count, max_top), np.float64)
         batch = VocabBatchStruct(
-            ctypes.addressof(entries),
-            count,
-            vocab_size,
-            ctypes.addressof(outcomes),
-            top_ids.ctypes.data,
-            top_logprobs.ctypes.data,
-            max_top,
-            self._workspaces.ctypes.data,
-            self._pool.num_threads,
+            tasks=ctypes.addressof(entries),
+            num_tasks=count,
+            vocab_size=vocab_size,
+            outcomes=ctypes.addressof(outcomes),
+            workspaces=self._workspaces_address,
+            num_workspaces=self._pool.num_threads,
         )
+        if max_top > 0:
+            top_ids = np.empty((count, max_top), np.int64)
+            top_logprobs = np.empty((count, max_top), np.float64)
+            batch.max_top = max_top
+            batch.top_ids, batch.top_logprobs = top_ids.ctypes.data, top_logprobs.ctypes.data
         self._functions.pagemill_vocab_run(batch, self._pool.handle)
         results = []
         for i, outcome in enumerate(outcomes):
@@ -134,6 +135,7 @@ class NativeVocabulary:
         if vocab_size != self._vocab_size:
             size = self._functions.pagemill_vocab_workspace_bytes(vocab_size)
             self._workspaces = np.zeros(size * self._pool.num_threads, np.uint8)
+            self._workspaces_address = self._workspaces.ctypes.data
             self._vocab_size = vocab_size
 
 

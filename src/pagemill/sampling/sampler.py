@@ -18,7 +18,9 @@ _NUMPY = NumpyVocabulary()
 
 
 def sample(
-    logits: torch.Tensor, tasks: Sequence[SamplingTask], ops: VocabularyOps = _NUMPY
+    logits: torch.Tensor | FloatArray,
+    tasks: Sequence[SamplingTask],
+    ops: VocabularyOps = _NUMPY,
 ) -> list[SampledToken]:
     """Choose the next token of each task from its row of ``logits`` [L, V], float32.
 
@@ -31,7 +33,7 @@ def sample(
 
 
 def score(
-    logits: torch.Tensor, tasks: Sequence[ScoringTask], ops: VocabularyOps = _NUMPY
+    logits: torch.Tensor | FloatArray, tasks: Sequence[ScoringTask], ops: VocabularyOps = _NUMPY
 ) -> list[TokenLogprobs]:
     """Report the log-probability and rank of each task's token in its row of ``logits`` [L, V].
 
@@ -50,7 +52,9 @@ def _uniforms(tasks: Sequence[SamplingTask], ops: VocabularyOps) -> list[float]:
     return uniforms
 
 
-def _host_rows(logits: torch.Tensor) -> FloatArray:
+def _host_rows(logits: torch.Tensor | FloatArray) -> FloatArray:
+    if isinstance(logits, np.ndarray):
+        return logits
     rows: FloatArray = logits.detach().contiguous().cpu().numpy()
     assert rows.ndim == 2, rows.shape
     assert rows.dtype == np.float32, rows.dtype

@@ -91,7 +91,7 @@ class DecodeRows:
     def without_room(self) -> list[Sequence]:
         """Those whose last token has no slot yet, or one that they may not write to."""
         count = len(self.sequences)
-        rows = np.flatnonzero(self.lengths[:count] > self._room[:count])
+        rows = (self.lengths[:count] > self._room[:count]).nonzero()[0]
         return [self.sequences[row] for row in rows]
 
     def advance(self, count: int) -> list[Sequence]:
@@ -100,9 +100,10 @@ class DecodeRows:
         Returns those for which this completes a block.
         """
         lengths = self.lengths[:count]
+        # All tokens but the new one are computed.
+        whole = (lengths % self._block_size == 0).nonzero()[0]
         lengths += 1
         self.last_tokens[:count] = [seq.token_ids[-1] for seq in self.sequences[:count]]
-        whole = np.flatnonzero((lengths - 1) % self._block_size == 0)
         return [self.sequences[row] for row in whole]
 
     def reserve(self, num_rows: int, num_blocks: int) -> None:

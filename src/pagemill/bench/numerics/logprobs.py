@@ -12,6 +12,7 @@ from pagemill.bench.numerics.formats import Format
 from pagemill.config import EngineConfig
 from pagemill.kvcache.manager import blocks_for_tokens
 from pagemill.runner.native_runner import NativeRunner
+from pagemill.sampling.vocabulary import FloatArray
 from pagemill.sampling_params import SamplingParams
 
 _BLOCK_SIZE = 16
@@ -98,8 +99,8 @@ class _ShowingRunner:
         assert not batch.sampling
         result = StepResult(sampled=[], scored=[])
 
-        def score(first: int, logits: torch.Tensor) -> None:
-            logprobs = logits.double().log_softmax(dim=-1)
+        def score(first: int, logits: FloatArray) -> None:
+            logprobs = torch.from_numpy(logits).double().log_softmax(dim=-1)
             tasks = batch.scoring[first : first + len(logits)]
             token_ids = torch.tensor([task.token_id for task in tasks])
             chosen = logprobs[torch.arange(len(tasks)), token_ids]

@@ -10,7 +10,7 @@ namespace {
 // Below this many numbers a row op is done before another thread could begin.
 constexpr int64_t kNumbersAlone = 16384;
 // A linear map with one row is cut into chunks of about this many bytes of weights.
-constexpr int64_t kChunkBytes = 32 * 1024;
+constexpr int64_t kChunkBytes = 16 * 1024;
 constexpr int kChunksPerThread = 6;
 // More rows than this are cut into blocks, so that a chunk has many panels for each row.
 constexpr int kFewRows = 128;
@@ -126,6 +126,7 @@ class LinearOp : public Op {
 
   void run(const Step& step, float* logits, Program& program) override {
     const int num_rows = static_cast<int>(count_rows(linear_.rows, step));
+    if (num_rows == 0) return;
     float* out = linear_.out ? linear_.out : logits;
     const int block_rows = num_rows <= kFewRows ? num_rows : std::min(num_rows / 2, kRowBlock);
     const int num_row_blocks = (num_rows + block_rows - 1) / block_rows;
