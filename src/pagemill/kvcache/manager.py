@@ -182,12 +182,10 @@ class KVCacheManager:
         # One that is known but not in ``hit`` is only used in part: its last token is computed.
         return digest if self._cache.get(digest, blocks.root) is None else None
 
-    def computes_next(
-        self, blocks: SequenceBlocks, num_computed_tokens: int, digest: bytes
-    ) -> bool:
-        """Whether the next block of a sequence under way will have this name."""
+    def next_digest(self, blocks: SequenceBlocks, num_computed_tokens: int) -> bytes | None:
+        """The name of the next whole block of a sequence under way, if it has one to come."""
         at = num_computed_tokens // self.block_size
-        return at < len(blocks.digests) and blocks.digests[at] == digest
+        return blocks.digests[at] if at < len(blocks.digests) else None
 
     def allocate(self, blocks: SequenceBlocks, num_tokens: int, hit: PrefixHit) -> int:
         """Give a sequence the blocks of ``num_tokens``, shared as far as ``hit`` goes.

@@ -221,7 +221,7 @@ def _record_head(model: Model, recorder: Recorder, hidden: Rows) -> None:
 
 def _address(array: npt.NDArray[Any]) -> int:
     """Of the first element. A third of the time of ``array.ctypes.data``, at every step."""
-    return ctypes.addressof(_NOTHING.from_buffer(array))
+    return ctypes.addressof(_NOTHING.from_buffer(array.data))
 
 
 def _step_of(batch: Batch) -> StepStruct:

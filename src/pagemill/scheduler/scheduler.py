@@ -207,14 +207,18 @@ class Scheduler:
         """Admit in order of rank. Nobody overtakes: a large request that waits for blocks would
         otherwise wait for ever behind small ones.
         """
+        if not self.waiting or not self._has_slot_for_one_more():
+            return  # without looking at a long prompt again in every step
+        under_way = self._blocks_under_way()
         while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
             if not self._has_slot_for_one_more():
-                return  # without looking at a long prompt again in every step
+                return
             seq = self.waiting.first
             hit = self._find_computed(seq)
-            if self._is_being_computed(seq, hit) or not self._has_room(seq, hit):
+            if self._is_being_computed(seq, hit, under_way) or not self._has_room(seq, hit):
                 return
             self._admit(seq, hit)
+            under_way.add(self.kv.next_digest(seq.blocks, seq.num_computed_tokens))
             self._schedule_chunk(seq, plan)
 
     def _admit(self, seq: Sequence, hit: PrefixHit) -> None:
@@ -236,7 +240,13 @@ class Scheduler:
             return self.kv.find_swapped(seq.blocks, seq.token_ids, seq.num_computed_tokens)
         return self.kv.find_prefix(seq.blocks, seq.token_ids, seq.max_reusable_tokens)
 
-    def _is_being_computed(self, seq: Sequence, hit: PrefixHit) -> bool:
+    def _blocks_under_way(self) -> set[bytes | None]:
+        """The names of the blocks that running sequences compute next of their prompts."""
+        return {self.kv.next_digest(seq.blocks, seq.num_computed_tokens) for seq in self._prefills}
+
+    def _is_being_computed(
+        self, seq: Sequence, hit: PrefixHit, under_way: set[bytes | None]
+    ) -> bool:
         """Whether the first block that ``seq`` does not find is just what a running sequence
         computes. It will not be twice.
         """
@@ -250,10 +260,7 @@ class Scheduler:
         ):
             return True
         missing = self.kv.first_missing(seq.blocks, hit)
-        return missing is not None and any(
-            self.kv.computes_next(running.blocks, running.num_computed_tokens, missing)
-            for running in self._prefills
-        )
+        return missing is not None and missing in under_way
 
     def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
         """Admit the first waiting sequence in the place of running ones that rank below it.
@@ -265,7 +272,7 @@ class Scheduler:
             return
         seq = self.waiting.first
         hit = self._find_computed(seq)
-        if self._is_being_computed(seq, hit):
+        if self._is_being_computed(seq, hit, self._blocks_under_way()):
             return
         victims: list[Sequence] = []
         while not self._has_room(seq, hit, victims):

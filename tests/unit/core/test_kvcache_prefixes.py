@@ -151,18 +151,18 @@ def test_the_next_block_of_a_sequence_under_way_is_known_by_name() -> None:
     hit = kv.find_prefix(waiting, text(12), 11)
     missing = kv.first_missing(waiting, hit)
     assert missing is not None
-    assert kv.computes_next(running, 3, missing)
-    assert not kv.computes_next(running, 4, missing)
-    assert not kv.computes_next(running, 12, missing)
+    assert kv.next_digest(running, 3) == missing
+    assert kv.next_digest(running, 4) != missing
+    assert kv.next_digest(running, 12) != missing
     kv.note_computed(running, text(14), 4)
     hit = kv.find_prefix(waiting, text(12), 11)
     missing = kv.first_missing(waiting, hit)
     assert missing is not None
-    assert kv.computes_next(running, 4, missing)
+    assert kv.next_digest(running, 4) == missing
     other = kv.new_sequence("salt")
     missing = kv.first_missing(other, kv.find_prefix(other, text(12), 11))
     assert missing is not None
-    assert not kv.computes_next(running, 0, missing)
+    assert kv.next_digest(running, 0) != missing
     short = kv.new_sequence()
     assert kv.first_missing(short, kv.find_prefix(short, text(3), 2)) is None
 

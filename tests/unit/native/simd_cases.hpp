@@ -28,8 +28,10 @@ struct SimdOutputs {
   int32_t as_int[kNumFloats], rounded[kNumFloats];
   int32_t int_sum[kNumFloats], int_difference[kNumFloats], shifted[kNumFloats];
   int8_t s8[kNumFloats];
+  uint8_t u8[kNumFloats], byte_differences[kNumFloats * 4];
   int32_t dot4[kNumFloats], dot4_below_128[kNumFloats], dot4_low[kNumFloats];
   int32_t dot4_high[kNumFloats], dot4_two_bits[4][kNumFloats], dot4_16[kNumFloats];
+  int32_t dot4_signed[kNumFloats], dot4_signed_below_64[kNumFloats];
   float fma[kNumFloats];  // the one that may differ
 };
 

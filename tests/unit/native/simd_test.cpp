@@ -137,6 +137,8 @@ void check_floats(const SimdInputs& in, const SimdOutputs& out) {
     const float least = a < 127.0f ? a : 127.0f;
     const float clamped = least > -127.0f ? least : -127.0f;
     expect(out.s8[i], static_cast<int8_t>(std::nearbyint(clamped)), "store_s8", i);
+    const float below_256 = a < 255.0f ? a : 255.0f, not_negative = below_256 > 0.0f ? below_256 : 0.0f;
+    expect(out.u8[i], static_cast<uint8_t>(std::nearbyint(not_negative)), "store_u8", i);
     if (isa_name != "portable") expect(out.fma[i], std::fma(x, 1.1f, b), "fma", i);
     if (a == a) {
       expect(out.half[i], half_of(a), "store_half", i);
@@ -196,6 +198,7 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     const uint8_t* mask = in.bytes + i / 16 * 16;
     const uint32_t start = static_cast<uint32_t>(in.integers[i]);
     uint32_t whole = start, low = start, high = start, below = start, plus_16 = start;
+    uint32_t as_signed = start, below_64 = start;
     uint32_t two_bits[4] = {start, start, start, start};
     for (int j = 0; j < 4; ++j) {
       const int w = in.bytes[4 * i + j], x = activations[j], bit = i % 16 * 4 + j;
@@ -203,6 +206,10 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
       low += (w & 15) * x;
       high += (w >> 4) * x;
       below += w / 2 * x;
+      as_signed += static_cast<int8_t>(w) * static_cast<uint8_t>(x);
+      below_64 += (w / 2 - 64) * static_cast<uint8_t>(x);
+      expect(out.byte_differences[4 * i + j], static_cast<uint8_t>(w - in.bytes[i / 16 * 16]),
+             "bytes -", 4 * i + j);
       plus_16 += ((w & 15) + 16 * (mask[bit / 8] >> bit % 8 & 1)) * x;
       for (int k = 0; k < 4; ++k) two_bits[k] += ((w & 15) + 16 * (w >> 2 * k & 3)) * x;
     }
@@ -210,6 +217,8 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     expect(static_cast<uint32_t>(out.dot4_low[i]), low, "dot4 of low_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_high[i]), high, "dot4 of high_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_below_128[i]), below, "dot4_below_128", i);
+    expect(static_cast<uint32_t>(out.dot4_signed[i]), as_signed, "dot4_signed", i);
+    expect(static_cast<uint32_t>(out.dot4_signed_below_64[i]), below_64, "dot4_signed_below_64", i);
     expect(static_cast<uint32_t>(out.dot4_16[i]), plus_16, "dot4 of add_16_where", i);
     for (int k = 0; k < 4; ++k) {
       expect(static_cast<uint32_t>(out.dot4_two_bits[k][i]), two_bits[k], "dot4 of bits_4_5", i);

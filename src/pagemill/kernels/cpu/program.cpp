@@ -15,8 +15,12 @@ constexpr int kChunksPerThread = 6;
 // More rows than this are cut into blocks, so that a chunk has many panels for each row.
 constexpr int kFewRows = 128;
 
-int64_t count_rows(RowCount rows, const Step& step) {
-  return rows == RowCount::kTokens ? step.num_tokens : step.num_logits;
+// Row by row ops in a row are done for so many tokens after each other: what one writes, the next
+// finds in the cache.
+constexpr int kRowsAtOnce = 256;
+
+RowRange rows_of(RowCount count, RowRange tokens, const Step& step) {
+  return count == RowCount::kTokens ? tokens : RowRange{0, step.num_logits};
 }
 
 // A thread's memory between its ops.
@@ -39,8 +43,10 @@ class RowsOp : public Op {
  public:
   RowsOp(RowOp<Args> RowKernels::* kernel, const Args& args, RowCount rows)
       : kernel_(kernel), args_(args), rows_(rows) {}
-  void run(const Step& step, float*, Program& program) override {
-    program.run_rows(current_isa().rows.*kernel_, args_, count_rows(rows_, step), args_.num_cols);
+  bool is_row_by_row() const override { return rows_ == RowCount::kTokens; }
+  void run(const Step& step, RowRange rows, float*, Program& program) override {
+    program.run_rows(current_isa().rows.*kernel_, args_, rows_of(rows_, rows, step),
+                     args_.num_cols);
   }
 
  private:
@@ -52,11 +58,12 @@ class RowsOp : public Op {
 class RotaryWriteOp : public Op {
  public:
   explicit RotaryWriteOp(const RotaryWrite& args) : args_(args) {}
-  void run(const Step& step, float*, Program& program) override {
+  bool is_row_by_row() const override { return true; }
+  void run(const Step& step, RowRange rows, float*, Program& program) override {
     RotaryWrite args = args_;
     args.positions = step.positions;
     args.slot_mapping = step.slot_mapping;
-    program.run_rows(current_isa().rows.rotary_write, args, step.num_tokens, args.qkv_stride);
+    program.run_rows(current_isa().rows.rotary_write, args, rows, args.qkv_stride);
   }
 
  private:
@@ -74,9 +81,13 @@ class EmbeddingOp : public Op {
         out_stride_(out_stride),
         num_cols_(table.packed ? table.packed->num_cols : table.floats->num_cols) {}
 
-  void run(const Step& step, float*, Program& program) override {
+  bool is_row_by_row() const override { return true; }
+  void run(const Step& step, RowRange rows, float*, Program& program) override {
     const int64_t* ids = by_position_ ? step.positions : step.token_ids;
-    program.pool().run(step.num_tokens, [&](int row) { look_up(static_cast<int>(ids[row]), row); });
+    program.pool().run(rows.end - rows.begin, [&](int i) {
+      const int row = rows.begin + i;
+      look_up(static_cast<int>(ids[row]), row);
+    });
   }
 
  private:
@@ -105,7 +116,7 @@ class EmbeddingOp : public Op {
 class AttentionOp : public Op {
  public:
   AttentionOp(const Attention& args, int plan) : args_(args), plan_(plan) {}
-  void run(const Step& step, float*, Program& program) override {
+  void run(const Step& step, RowRange, float*, Program& program) override {
     const AttentionWork& work = program.attention_work(plan_);
     const int64_t scratch_floats = attention_scratch_floats(args_.num_heads, args_.cache);
     program.pool().run(work.num_items, [&](int item) {
@@ -124,8 +135,10 @@ class LinearOp : public Op {
  public:
   explicit LinearOp(Linear linear) : linear_(std::move(linear)) {}
 
-  void run(const Step& step, float* logits, Program& program) override {
-    const int num_rows = static_cast<int>(count_rows(linear_.rows, step));
+  bool is_row_by_row() const override { return linear_.rows == RowCount::kTokens; }
+  void run(const Step& step, RowRange tokens, float* logits, Program& program) override {
+    const RowRange rows = rows_of(linear_.rows, tokens, step);
+    const int num_rows = rows.end - rows.begin;
     if (num_rows == 0) return;
     float* out = linear_.out ? linear_.out : logits;
     const int block_rows = num_rows <= kFewRows ? num_rows : std::min(num_rows / 2, kRowBlock);
@@ -135,9 +148,10 @@ class LinearOp : public Op {
       const int panels = panels_per_chunk(segment, num_rows, num_row_blocks, num_panels, program);
       const int num_chunks = (num_panels + panels - 1) / panels;
       program.pool().run(num_chunks * num_row_blocks, [&](int chunk) {
-        const int first_row = chunk / num_chunks * block_rows;
-        const int first_panel = chunk % num_chunks * panels;
-        const Tile tile = {first_row, std::min(first_row + block_rows, num_rows), first_panel,
+        const int first_row = rows.begin + chunk / num_chunks * block_rows;
+        const int first_panel =
+            in_streams(chunk % num_chunks, num_chunks, program.pool().num_threads()) * panels;
+        const Tile tile = {first_row, std::min(first_row + block_rows, rows.end), first_panel,
                            std::min(first_panel + panels, num_panels)};
         run_tile(segment, tile, out);
       });
@@ -145,6 +159,13 @@ class LinearOp : public Op {
   }
 
  private:
+  // Chunks are handed out in ascending order, to the threads about in turn. So cut, what a thread
+  // gets next lies behind what it has just read, and was asked of memory meanwhile.
+  static int in_streams(int chunk, int num_chunks, int num_streams) {
+    const int stream = chunk % num_streams, longer = num_chunks % num_streams;
+    return stream * (num_chunks / num_streams) + std::min(stream, longer) + chunk / num_streams;
+  }
+
   static int padded_rows(const LinearSegment& segment) {
     return segment.packed ? segment.packed->padded_rows : segment.floats->padded_rows;
   }
@@ -194,7 +215,7 @@ class GatherLogitsRowsOp : public Op {
   GatherLogitsRowsOp(const float* x, int64_t x_stride, int32_t num_cols, float* out,
                      int64_t out_stride)
       : x_(x), x_stride_(x_stride), num_cols_(num_cols), out_(out), out_stride_(out_stride) {}
-  void run(const Step& step, float*, Program&) override {
+  void run(const Step& step, RowRange, float*, Program&) override {
     for (int i = 0; i < step.num_logits; ++i) {
       memcpy(out_ + i * out_stride_, x_ + step.logits_indices[i] * x_stride_,
              num_cols_ * sizeof(float));
@@ -212,9 +233,9 @@ class GatherLogitsRowsOp : public Op {
 class CapLogitsOp : public Op {
  public:
   CapLogitsOp(float cap, int32_t num_cols) : cap_(cap), num_cols_(num_cols) {}
-  void run(const Step& step, float* logits, Program& program) override {
+  void run(const Step& step, RowRange, float* logits, Program& program) override {
     const ScaleCap args = {logits, num_cols_, logits, num_cols_, num_cols_, 1.0f, cap_};
-    program.run_rows(current_isa().rows.scale_cap, args, step.num_logits, num_cols_);
+    program.run_rows(current_isa().rows.scale_cap, args, {0, step.num_logits}, num_cols_);
   }
 
  private:
@@ -225,16 +246,18 @@ class CapLogitsOp : public Op {
 }  // namespace
 
 template <class Args>
-void Program::run_rows(RowOp<Args> kernel, const Args& args, int64_t num_rows, int64_t num_cols) {
+void Program::run_rows(RowOp<Args> kernel, const Args& args, RowRange all, int64_t num_cols) {
+  const int64_t num_rows = all.end - all.begin;
   if (num_rows * num_cols <= kNumbersAlone || num_rows == 1) {
-    kernel(args, 0, num_rows);
+    kernel(args, all.begin, all.end);
     return;
   }
   const int64_t most = pool_->num_threads() * kChunksPerThread;
   const int64_t rows = std::max<int64_t>((num_rows + most - 1) / most, 1);
   const int num_chunks = static_cast<int>((num_rows + rows - 1) / rows);
   pool_->run(num_chunks, [&](int chunk) {
-    kernel(args, chunk * rows, std::min((chunk + 1) * rows, num_rows));
+    const int64_t begin = all.begin + chunk * rows;
+    kernel(args, begin, std::min(begin + rows, int64_t{all.end}));
   });
 }
 
@@ -289,7 +312,21 @@ void Program::run(const Step& step, float* logits) {
   for (Planned& planned : plans_) {
     planned.plan.build(step, planned.shape, pool_->num_threads());
   }
-  for (const std::unique_ptr<Op>& op : ops_) op->run(step, logits, *this);
+  const int num_blocks = std::max(1, (step.num_tokens + kRowsAtOnce / 2) / kRowsAtOnce);
+  for (auto op = ops_.begin(); op != ops_.end();) {
+    if (!(*op)->is_row_by_row()) {
+      (*op++)->run(step, {0, step.num_tokens}, logits, *this);
+      continue;
+    }
+    const auto end =
+        std::find_if(op, ops_.end(), [](const auto& other) { return !other->is_row_by_row(); });
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      const RowRange rows = {static_cast<int>(step.num_tokens * block / num_blocks),
+                             static_cast<int>(step.num_tokens * (block + 1) / num_blocks)};
+      for (auto each = op; each != end; ++each) (*each)->run(step, rows, logits, *this);
+    }
+    op = end;
+  }
 }
 
 }  // namespace pagemill

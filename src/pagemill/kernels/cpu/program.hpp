@@ -21,10 +21,17 @@ enum class RowCount : int32_t { kTokens = 0, kLogits = 1 };
 
 class Program;
 
+// Rows of the step's tokens.
+struct RowRange {
+  int begin, end;
+};
+
 class Op {
  public:
   virtual ~Op() = default;
-  virtual void run(const Step& step, float* logits, Program& program) = 0;
+  // Whether it computes each row of `rows` from that row of its inputs. Others look at all rows.
+  virtual bool is_row_by_row() const { return false; }
+  virtual void run(const Step& step, RowRange rows, float* logits, Program& program) = 0;
 };
 
 // A part of a linear map: outputs from first_column on. One of the two weights is null.
@@ -70,9 +77,9 @@ class Program {
   void run(const Step& step, float* logits);
 
   Pool& pool() { return *pool_; }
-  // Calls kernel(args, begin, end) over all rows: here if that is quick, else on the pool.
+  // Calls kernel(args, begin, end) over rows: here if that is quick, else on the pool.
   template <class Args>
-  void run_rows(RowOp<Args> kernel, const Args& args, int64_t num_rows, int64_t num_cols);
+  void run_rows(RowOp<Args> kernel, const Args& args, RowRange rows, int64_t num_cols);
   const AttentionWork& attention_work(int plan) const { return plans_[plan].plan.work(); }
 
  private:

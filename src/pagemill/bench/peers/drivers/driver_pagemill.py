@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -15,12 +16,21 @@ class Engine:
     Args:
         model: whatever `LLM` takes.
         threads: that compute.
+        write_whole_cache: serve prompts first, until every block of the pool has been written to.
+            Others write to all of their cache when they start; here memory comes from the system
+            as it is needed for the first time.
         settings: further fields of `EngineConfig`.
     """
 
-    def __init__(self, model: str, threads: int, **settings: Any) -> None:
+    def __init__(
+        self, model: str, threads: int, *, write_whole_cache: bool = False, **settings: Any
+    ) -> None:
         self._llm = LLM(model, num_threads=threads, **settings)
         self._num_requests = 0
+        if write_whole_cache:
+            numbers = random.Random(-1)
+            for _ in range(0, self._llm.pool.num_blocks * self._llm.engine.kv.block_size, 1024):
+                self.single([numbers.randrange(1000, 10000) for _ in range(1024)], 1)
 
     def about(self) -> dict[str, Any]:
         """The instruction set, and how large the pool is."""

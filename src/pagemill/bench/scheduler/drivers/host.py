@@ -83,11 +83,13 @@ def main() -> None:
     driver = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(driver)
     traces = json.load(sys.stdin)
-    # The collector need not go through what was imported, as a server's need not: vLLM's engine
-    # sees to that itself.
-    gc.collect()
-    gc.freeze()
-    results = [drive(driver.Driven(trace), trace) for trace in traces]
+    results = []
+    for trace in traces:
+        # The collector need not go through what was imported, as a server's need not (vLLM's engine
+        # sees to that itself), and one trace's garbage is not collected in the middle of the next.
+        gc.collect()
+        gc.freeze()
+        results.append(drive(driver.Driven(trace), trace))
     json.dump({"about": driver.about(), "results": results}, answer)
     answer.close()
 
