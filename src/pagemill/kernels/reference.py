@@ -15,9 +15,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+ROW_TILE = 32
+"""Rows of every product of `linear`. A BLAS has several kernels, which sum in different orders, and
+chooses by the shape: products of one shape get the same one."""
+
 ROW_MULTIPLE = 8
-"""BLAS treats the last few rows of a product that is not a multiple of its row tile (and a single
-row altogether) with other code, which sums in another order."""
+"""Of the rows of attention's products, whose other sizes do not change: a BLAS treats the last few
+rows beyond its own row tile with other code."""
 
 _UPCAST_ELEMENTS = 1 << 22
 """How many weights a `linear` converts to float32 at a time (16 MiB)."""
@@ -31,12 +35,15 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``x [T, K] @ weight [N, K]^T + bias [N]``, float32 ``[T, N]``."""
     num_rows = x.shape[0]
-    x = F.pad(x, (0, 0, 0, -num_rows % ROW_MULTIPLE))
+    tiles = torch.split(F.pad(x, (0, 0, 0, -num_rows % ROW_TILE)), ROW_TILE)
     if weight.dtype == torch.float32:
-        out = F.linear(x, weight)
+        out = torch.cat([F.linear(tile, weight) for tile in tiles])
     else:
         rows_at_once = max(1, _UPCAST_ELEMENTS // weight.shape[1])
-        parts = [F.linear(x, part.float()) for part in torch.split(weight, rows_at_once)]
+        parts = []
+        for part in torch.split(weight, rows_at_once):
+            floats = part.float()
+            parts.append(torch.cat([F.linear(tile, floats) for tile in tiles]))
         out = torch.cat(parts, dim=1)
     out = out[:num_rows]
     return out if bias is None else out + bias.float()
