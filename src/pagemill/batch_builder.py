@@ -95,7 +95,7 @@ def _token_ids(chunk: Chunk) -> SequenceOf[int]:
 
 def _add_chunk_tasks(batch: Batch, plan: SchedulerOutput) -> None:
     """What is to be scored and drawn from the rows of the chunks."""
-    logits_indices = list(range(plan.num_decodes))
+    logits_indices = batch.logits_indices.tolist()
     samples: dict[int, list[Sequence]] = {}
     for first, fork in plan.forks:
         samples.setdefault(first.seq_id, [first]).append(fork)

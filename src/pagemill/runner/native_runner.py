@@ -188,13 +188,17 @@ class NativeRunner:
         for rotation in self._rotations:
             rotation.compute_to(last_position)
         step = _step_of(batch)
-        program, head = self._program, self._head
+        if step.num_logits == 0:
+            self._program.run(step, self._logits)
+        indices, program = step.logits_indices, self._program
         for first, count in logits_pieces(batch):
-            self._run(program, step, first, count)
+            if len(self._logits) < count:
+                self._logits = np.empty((count, self.vocab_size), np.float32)
+            step.num_logits = count
+            step.logits_indices = indices + first * batch.logits_indices.itemsize
+            program.run(step, self._logits)
             use_logits(first, self._logits[:count])
-            program = head
-        if program is not head:
-            self._run(program, step, 0, 0)
+            program = self._head
 
     def close(self) -> None:
         """Release programs, threads, weights and the KV pool."""
@@ -202,16 +206,6 @@ class NativeRunner:
         self._head.close()
         self._pool.close()
         del self._program, self._head, self._kv, self.swap
-
-    def _run(self, program: Recorder, step: StepStruct, first: int, count: int) -> None:
-        """Run a program with ``count`` of the step's rows of logits, from ``first`` on."""
-        if len(self._logits) < count:
-            self._logits = np.empty((count, self.vocab_size), np.float32)
-        all_indices = step.logits_indices
-        step.num_logits = count
-        step.logits_indices = all_indices + 8 * first
-        program.run(step, self._logits)
-        step.logits_indices = all_indices
 
 
 def _record_head(model: Model, recorder: Recorder, hidden: Rows) -> None:

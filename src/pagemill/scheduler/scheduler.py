@@ -207,12 +207,12 @@ class Scheduler:
         """Admit in order of rank. Nobody overtakes: a large request that waits for blocks would
         otherwise wait for ever behind small ones.
         """
-        if not self.waiting or not self._has_slot_for_one_more():
-            return  # without looking at a long prompt again in every step
+        if not self.waiting:
+            return
         under_way = self._blocks_under_way()
         while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
             if not self._has_slot_for_one_more():
-                return
+                return  # without looking at a long prompt again in every step
             seq = self.waiting.first
             hit = self._find_computed(seq)
             if self._is_being_computed(seq, hit, under_way) or not self._has_room(seq, hit):

@@ -34,7 +34,7 @@ constexpr int kRowBlock = 256;
 // they fit the first cache.
 constexpr int kStripUnits = 18;
 // 32 sums for each row, and for each unit 8-bit weights and two scales, minimums and so on.
-constexpr int64_t kLinearScratchFloats = 32 * kRowBlock + kStripUnits * 2 * (512 / 4 + 2 * 64);
+constexpr int64_t kLinearScratchFloats = 32 * kRowBlock + kStripUnits * 2 * (512 / 4 + 2 * 48);
 
 using LinearFloat = void(const FloatWeight& weight, const float* x, int64_t x_stride, Tile tile,
                          Epilogue epilogue, float* out, int64_t out_stride);

@@ -13,7 +13,7 @@ constexpr int64_t kNumbersAlone = 16384;
 constexpr int64_t kChunkBytes = 16 * 1024;
 constexpr int kChunksPerThread = 6;
 // More rows than this are cut into blocks, so that a chunk has many panels for each row.
-constexpr int kFewRows = 128;
+constexpr int kUncutRows = 128;
 
 // Row by row ops in a row are done for so many tokens after each other: what one writes, the next
 // finds in the cache.
@@ -141,7 +141,7 @@ class LinearOp : public Op {
     const int num_rows = rows.end - rows.begin;
     if (num_rows == 0) return;
     float* out = linear_.out ? linear_.out : logits;
-    const int block_rows = num_rows <= kFewRows ? num_rows : std::min(num_rows / 2, kRowBlock);
+    const int block_rows = num_rows <= kUncutRows ? num_rows : std::min(num_rows / 2, kRowBlock);
     const int num_row_blocks = (num_rows + block_rows - 1) / block_rows;
     for (const LinearSegment& segment : linear_.segments) {
       const int num_panels = padded_rows(segment) / kPanelRows;

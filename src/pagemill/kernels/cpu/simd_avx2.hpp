@@ -161,14 +161,18 @@ PAGEMILL_INLINE I16 as_int(F16 x) { return {_mm256_castps_si256(x.lo), _mm256_ca
 PAGEMILL_INLINE F16 power_of_two(I16 exponent) {
   return as_float(shift_left<23>(exponent + splat_int(127)));
 }
+// Sixteen numbers of 16 bits, in order.
+PAGEMILL_INLINE __m256i words_of(I16 x) {
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+}
 PAGEMILL_INLINE void store_s8(int8_t* p, I16 x) {
-  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+  const __m256i words = words_of(x);
   _mm_storeu_si128(
       reinterpret_cast<__m128i*>(p),
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 PAGEMILL_INLINE void store_u8(uint8_t* p, I16 x) {
-  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+  const __m256i words = words_of(x);
   _mm_storeu_si128(
       reinterpret_cast<__m128i*>(p),
       _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
@@ -247,21 +251,22 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   return {dot4_signed_of_8(acc.lo, weights.lo, even, odd),
           dot4_signed_of_8(acc.hi, weights.hi, even, odd)};
 }
-// Here 2 * 127 * 128 fits 16 bits.
+// acc plus the products of unsigned and signed bytes, of which two fit 16 bits.
+PAGEMILL_INLINE __m256i add_products_of_8(__m256i acc, __m256i unsigned_bytes, __m256i bytes) {
+  const __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, bytes);
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+// Here 2 * 127 * 128 fits.
 PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
   const __m256i bytes = _mm256_set1_epi32(activations);
-  const __m256i one = _mm256_set1_epi16(1);
-  const __m256i lo = _mm256_madd_epi16(_mm256_maddubs_epi16(weights.lo, bytes), one);
-  const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(weights.hi, bytes), one);
-  return {_mm256_add_epi32(acc.lo, lo), _mm256_add_epi32(acc.hi, hi)};
+  return {add_products_of_8(acc.lo, weights.lo, bytes),
+          add_products_of_8(acc.hi, weights.hi, bytes)};
 }
 // And 2 * 255 * 64.
 PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
   const __m256i bytes = _mm256_set1_epi32(activations);
-  const __m256i one = _mm256_set1_epi16(1);
-  const __m256i lo = _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, weights.lo), one);
-  const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, weights.hi), one);
-  return {_mm256_add_epi32(acc.lo, lo), _mm256_add_epi32(acc.hi, hi)};
+  return {add_products_of_8(acc.lo, bytes, weights.lo),
+          add_products_of_8(acc.hi, bytes, weights.hi)};
 }
 
 }  // namespace PAGEMILL_ISA_NAMESPACE
