@@ -11,8 +11,7 @@
 //                      store_s8 store_u8
 //   B64   64 bytes, 4 for each of 16 lanes
 //                      load_bytes store_bytes splat_bytes low_nibbles high_nibbles
-//                      bits_4_5 add_16_where - | dot4 dot4_below_128 dot4_signed
-//                      dot4_signed_below_64
+//                      bits_4_5 add_16_where - | dot4 dot4_signed
 //
 // Every function gives the same bits on every instruction set, except fma (see there) and the bits
 // of a NaN. min and max return their second argument if either is a NaN or both are zero.

@@ -251,22 +251,26 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   return {dot4_signed_of_8(acc.lo, weights.lo, even, odd),
           dot4_signed_of_8(acc.hi, weights.hi, even, odd)};
 }
-// acc plus the products of unsigned and signed bytes, of which two fit 16 bits.
-PAGEMILL_INLINE __m256i add_products_of_8(__m256i acc, __m256i unsigned_bytes, __m256i bytes) {
-  const __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, bytes);
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+// Thirty-two numbers of 16 bits; each is the sum of two products of a step.
+struct W32 { __m256i lo, hi; };
+PAGEMILL_INLINE W32 operator+(W32 a, W32 b) {
+  return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
 }
-// Here 2 * 127 * 128 fits.
-PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
+// For weights from 0 to 127 and activations from -128 to 127.
+PAGEMILL_INLINE W32 pairs_unsigned(B64 weights, int32_t activations) {
   const __m256i bytes = _mm256_set1_epi32(activations);
-  return {add_products_of_8(acc.lo, weights.lo, bytes),
-          add_products_of_8(acc.hi, weights.hi, bytes)};
+  return {_mm256_maddubs_epi16(weights.lo, bytes), _mm256_maddubs_epi16(weights.hi, bytes)};
 }
-// And 2 * 255 * 64.
-PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
+// For weights from -64 to 63 and activations from 0 to 255.
+PAGEMILL_INLINE W32 pairs_signed(B64 weights, int32_t activations) {
   const __m256i bytes = _mm256_set1_epi32(activations);
-  return {add_products_of_8(acc.lo, bytes, weights.lo),
-          add_products_of_8(acc.hi, bytes, weights.hi)};
+  return {_mm256_maddubs_epi16(bytes, weights.lo), _mm256_maddubs_epi16(bytes, weights.hi)};
+}
+// Adds neighbours to each lane of acc.
+PAGEMILL_INLINE I16 add_words(I16 acc, W32 words) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(words.lo, ones)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(words.hi, ones))};
 }
 
 }  // namespace PAGEMILL_ISA_NAMESPACE

@@ -152,12 +152,5 @@ PAGEMILL_INLINE I16 dot4(I16 acc, B64 weights, int32_t activations) {
 PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi32(activations), weights.v)};
 }
-// The two for weights from 0 to 127, and from -64 to 63, for which they are cheaper on some machines.
-PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
-  return dot4(acc, weights, activations);
-}
-PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
-  return dot4_signed(acc, weights, activations);
-}
 
 }  // namespace PAGEMILL_ISA_NAMESPACE

@@ -294,9 +294,6 @@ PAGEMILL_INLINE I16 dot4(I16 acc, B64 weights, int32_t activations) {
     return acc.v[i] + pair_products(even_weights, even) + pair_products(odd_weights, odd);
   });
 }
-PAGEMILL_INLINE I16 dot4_below_128(I16 acc, B64 weights, int32_t activations) {
-  return dot4(acc, weights, activations);
-}
 PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   const u32x4 bytes = splat_4(static_cast<uint32_t>(activations));
   const s32x4 even = (s32x4)(bytes & 0x00ff00ff), odd = (s32x4)((bytes >> 8) & 0x00ff00ff);
@@ -305,9 +302,6 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
     const s32x4 odd_weights = (s32x4)((s16x8)weights.v[i] >> 8);
     return acc.v[i] + pair_products(even_weights, even) + pair_products(odd_weights, odd);
   });
-}
-PAGEMILL_INLINE I16 dot4_signed_below_64(I16 acc, B64 weights, int32_t activations) {
-  return dot4_signed(acc, weights, activations);
 }
 
 }  // namespace PAGEMILL_ISA_NAMESPACE
