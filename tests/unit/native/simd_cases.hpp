@@ -1,4 +1,4 @@
-// What every function of simd.hpp makes of the same inputs, to compare instruction sets.
+// What every function of simd.hpp, and ProductSum, makes of the same inputs, to compare instruction sets.
 #pragma once
 
 #include <stdint.h>
@@ -29,9 +29,9 @@ struct SimdOutputs {
   int32_t int_sum[kNumFloats], int_difference[kNumFloats], shifted[kNumFloats];
   int8_t s8[kNumFloats];
   uint8_t u8[kNumFloats], byte_differences[kNumFloats * 4];
-  int32_t dot4[kNumFloats], dot4_below_128[kNumFloats], dot4_low[kNumFloats];
+  int32_t dot4[kNumFloats], dot4_signed[kNumFloats], dot4_low[kNumFloats];
   int32_t dot4_high[kNumFloats], dot4_two_bits[4][kNumFloats], dot4_16[kNumFloats];
-  int32_t dot4_signed[kNumFloats], dot4_signed_below_64[kNumFloats];
+  int32_t product_sums[3][2][kNumFloats][2];  // 4 to 6 bits, unsigned and signed, 8 and 4 steps
   float fma[kNumFloats];  // the one that may differ
 };
 

@@ -99,11 +99,14 @@ std::unique_ptr<SimdInputs> make_inputs() {
                          : (static_cast<int>(random() % 4001) - 2000) * 0.5f;
     in->integers[i] = static_cast<int32_t>(random());
     const int any = static_cast<int>(random() % 256) - 128;
-    in->activations[i] = static_cast<int8_t>(i % 64 < 4 ? 127 : i % 64 < 20 ? -127 : any);
+    // For each lane group the first four count: 127, -127, 255 if unsigned, or any.
+    const int extreme[] = {127, -127, -1, any};
+    in->activations[i] = static_cast<int8_t>(extreme[i / 16 % 4]);
   }
   for (int i = 0; i < 65536; ++i) in->halves[i] = static_cast<uint16_t>(i);
   for (int i = 0; i < kNumFloats * 4; ++i) {
-    in->bytes[i] = static_cast<uint8_t>(i % 512 < 128 ? 255 : random());
+    const int extreme[] = {255, 0, static_cast<int>(random())};
+    in->bytes[i] = static_cast<uint8_t>(extreme[i / 64 % 3]);
   }
   return in;
 }
@@ -197,17 +200,20 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     const int8_t* activations = in.activations + i / 16 * 16;
     const uint8_t* mask = in.bytes + i / 16 * 16;
     const uint32_t start = static_cast<uint32_t>(in.integers[i]);
-    uint32_t whole = start, low = start, high = start, below = start, plus_16 = start;
-    uint32_t as_signed = start, below_64 = start;
+    uint32_t whole = start, low = start, high = start, plus_16 = start, as_signed = start;
+    uint32_t sums[3][2] = {};
     uint32_t two_bits[4] = {start, start, start, start};
     for (int j = 0; j < 4; ++j) {
       const int w = in.bytes[4 * i + j], x = activations[j], bit = i % 16 * 4 + j;
       whole += w * x;
       low += (w & 15) * x;
       high += (w >> 4) * x;
-      below += w / 2 * x;
       as_signed += static_cast<int8_t>(w) * static_cast<uint8_t>(x);
-      below_64 += (w / 2 - 64) * static_cast<uint8_t>(x);
+      for (int bits = 4; bits <= 6; ++bits) {
+        const int weight = w >> (8 - bits);
+        sums[bits - 4][0] += weight * x;
+        sums[bits - 4][1] += (weight - (1 << (bits - 1))) * static_cast<uint8_t>(x);
+      }
       expect(out.byte_differences[4 * i + j], static_cast<uint8_t>(w - in.bytes[i / 16 * 16]),
              "bytes -", 4 * i + j);
       plus_16 += ((w & 15) + 16 * (mask[bit / 8] >> bit % 8 & 1)) * x;
@@ -216,9 +222,15 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     expect(static_cast<uint32_t>(out.dot4[i]), whole, "dot4", i);
     expect(static_cast<uint32_t>(out.dot4_low[i]), low, "dot4 of low_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_high[i]), high, "dot4 of high_nibbles", i);
-    expect(static_cast<uint32_t>(out.dot4_below_128[i]), below, "dot4_below_128", i);
     expect(static_cast<uint32_t>(out.dot4_signed[i]), as_signed, "dot4_signed", i);
-    expect(static_cast<uint32_t>(out.dot4_signed_below_64[i]), below_64, "dot4_signed_below_64", i);
+    for (int bits = 4; bits <= 6; ++bits) {
+      for (int is_signed = 0; is_signed < 2; ++is_signed) {
+        const uint32_t sum = sums[bits - 4][is_signed];
+        const int32_t* of_steps = out.product_sums[bits - 4][is_signed][i];
+        expect(static_cast<uint32_t>(of_steps[0]), start + 8 * sum, "ProductSum of 8 steps", i);
+        expect(static_cast<uint32_t>(of_steps[1]), start + 4 * sum, "ProductSum of 4 steps", i);
+      }
+    }
     expect(static_cast<uint32_t>(out.dot4_16[i]), plus_16, "dot4 of add_16_where", i);
     for (int k = 0; k < 4; ++k) {
       expect(static_cast<uint32_t>(out.dot4_two_bits[k][i]), two_bits[k], "dot4 of bits_4_5", i);
