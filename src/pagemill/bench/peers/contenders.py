@@ -1,6 +1,6 @@
 """The settings in which each engine takes part in each race.
 
-A peer runs in every setting that could be its best; which one is, the race finds out.
+Each runs in every setting that could be its best; which one is, the race finds out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Setup:
         if dtype:
             return [*self._our_floats(dtype), *self._float_peers(scenario, dtype)]
         return [
-            self._ours(),
+            *self._ours(scenario),
             *self._llama_cpp(scenario),
             *self._openvino(scenario),
             *self._vllm("float32"),
@@ -104,8 +104,16 @@ class Setup:
         """This engine on the model itself, with fields of `EngineConfig`."""
         return self._pagemill(self.file_type, _bits(self.file_type), self.model, settings)
 
-    def _ours(self) -> Contender:
-        return self.ours_with(**_OUR_CACHE)
+    def _ours(self, scenario: str) -> Iterator[Contender]:
+        yield self.ours_with(**_OUR_CACHE)
+        if scenario == "S1":  # is about the file as it is
+            return
+        settings = {**_OUR_CACHE, "kv_cache_dtype": "bfloat16"}
+        name, weights = f"{self.file_type}, KV bfloat16", _bits(self.file_type)
+        yield self._pagemill(name, weights, self.model, settings)
+        if (model := self.installed.models.get("hf")) is not None:
+            settings = {**settings, "quantization": "int8"}
+            yield self._pagemill("8-bit, KV bfloat16", "8-bit", model, settings)
 
     def _our_floats(self, dtype: str) -> Iterator[Contender]:
         if (model := self.installed.models.get("hf")) is not None:

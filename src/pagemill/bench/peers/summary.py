@@ -1,13 +1,14 @@
 """Medians, ratios and targets, from what was measured. Pure functions over the JSON result.
 
-A ratio is ours to a peer's: the median over rounds of the ratio within a round.
+A ratio is ours, in our best setting, to a peer's: the median over rounds of the ratio within a
+round.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagemill.bench.peers.contenders import OURS
@@ -41,12 +42,13 @@ TARGETS: Mapping[str, Target] = {
     "S1": Target(2.0, weights=QUANTIZED),
     "S2": Target(0.6, is_upper=True, weights=QUANTIZED),
     "S3": Target(2.0),
+    "S4": Target(0.4, is_upper=True),
     "S1-float32": Target(2.0, peers=("transformers",)),
     "S3-float32": Target(2.0, peers=("transformers",)),
     "S1-bfloat16": Target(2.0, peers=("transformers",)),
     "S3-bfloat16": Target(2.0, peers=("transformers",)),
 }
-"""S4 is measured and has no target yet; S5 is held against S3."""
+"""S5 is held against S3."""
 
 
 @dataclass(frozen=True)
@@ -128,21 +130,26 @@ def summarize(race: Mapping[str, Any]) -> RaceSummary:
     """A race of the JSON result."""
     runs = race["runs"]
     contenders = race["contenders"]
-    our_names = {name for name, about in contenders.items() if about["peer"] == OURS}
-    ours = {r["round"]: r["figure"] for r in runs if r["contender"] in our_names and "figure" in r}
-    standings = [_standing(name, about, runs, ours) for name, about in contenders.items()]
-    return RaceSummary(race["name"], race["title"], race["unit"], standings)
+    standings = [_standing(name, about, runs) for name, about in contenders.items()]
+    alone = RaceSummary(race["name"], race["title"], race["unit"], standings)
+    ours = {} if alone.ours is None else alone.ours.figures
+    return replace(alone, standings=[_against(ours, standing) for standing in standings])
+
+
+def _against(ours: Mapping[int, float], standing: Standing) -> Standing:
+    """With the ratio of our figures, by round, to those of a peer."""
+    shared = ours.keys() & standing.figures.keys()
+    if standing.peer == OURS or not shared:
+        return standing
+    ratio = statistics.median(ours[number] / standing.figures[number] for number in shared)
+    return replace(standing, ratio=ratio)
 
 
 def _standing(
-    name: str,
-    about: Mapping[str, Any],
-    all_runs: Sequence[Mapping[str, Any]],
-    ours: Mapping[int, float],
+    name: str, about: Mapping[str, Any], all_runs: Sequence[Mapping[str, Any]]
 ) -> Standing:
     runs = [run for run in all_runs if run["contender"] == name]
     figures = {run["round"]: run["figure"] for run in runs if "figure" in run}
-    ratios = [ours[number] / figure for number, figure in figures.items() if number in ours]
     shares = [run["cpu"]["foreign_share"] for run in runs if "cpu" in run]
     return Standing(
         name=name,
@@ -151,7 +158,7 @@ def _standing(
         weights=about["weights"],
         figures=figures,
         failed=next((run["failed"] for run in runs if "failed" in run), None),
-        ratio=statistics.median(ratios) if ratios and about["peer"] != OURS else None,
+        ratio=None,
         foreign_share=max((s for s in shares if s is not None), default=None),
     )
 

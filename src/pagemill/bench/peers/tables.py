@@ -142,12 +142,10 @@ def _race_row(race: RaceSummary, result: Result, peers: list[str]) -> tuple[str,
     ratio = _ABSENT
     if best is not None and best.ratio is not None:
         ratio = f"{best.ratio:.2f} x {best.peer}"
-    target = TARGETS.get(race.name)
-    asked = "none yet"
-    if target is not None:
-        asked = f"{'<=' if target.is_upper else '>='} {target.bound:g} x"
-        asked += f" {' and '.join(target.peers)}" if target.peers else ""
-        asked += " at 4 or 8 bits" if target.weights else ""
+    target = TARGETS[race.name]
+    asked = f"{'<=' if target.is_upper else '>='} {target.bound:g} x"
+    asked += f" {' and '.join(target.peers)}" if target.peers else ""
+    asked += " at 4 or 8 bits" if target.weights else ""
     return (race.title, *_cells(race, result, peers), ratio, asked, _verdict(race.met()))
 
 
@@ -184,7 +182,7 @@ def _bandwidth_row(race: RaceSummary, found: Mapping[str, Any], num_peers: int) 
 
 def _cells(race: RaceSummary, result: Result, peers: list[str]) -> list[str]:
     return [
-        _cell(race.best_of(engine), engine, race.unit, result, with_setting=engine != OURS)
+        _cell(race.best_of(engine), engine, race.unit, result, with_setting=True)
         for engine in (OURS, *peers)
     ]
 

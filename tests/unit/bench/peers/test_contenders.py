@@ -67,7 +67,7 @@ def test_races_share_processes_where_the_engine_is_set_alike() -> None:
     def launches(race: str) -> set[str]:
         return {c.launch for c in setup().contenders(race)}
 
-    assert launches("S1") == launches("S2")
+    assert launches("S1") < launches("S2")
     assert launches("S3") == launches("S5")
     assert any("vllm" in launch for launch in launches("S3") & launches("S4"))
 

@@ -23,6 +23,21 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
     assert found.met() is True
 
 
+def test_ratios_are_those_of_our_best_setting() -> None:
+    figures: Figures = {
+        "pagemill q 4-bit": [100, 100, 100],
+        "pagemill r 8-bit": [110, 130, 120],
+        "pagemill s 8-bit": [150],  # ended after the first round
+        "a x 8-bit": [50, 50, 50],
+    }
+    found = summary("S3", "tok/s", figures)
+    best = found.best_peer()
+    assert found.ours is not None
+    assert found.ours.name == "pagemill r"
+    assert best is not None
+    assert best.ratio == 2.4
+
+
 @pytest.mark.parametrize(
     ("name", "unit", "ours", "theirs", "met"),
     [
@@ -30,7 +45,8 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
         ("S1", "tok/s", 199.0, 100.0, False),
         ("S2", "s", 0.6, 1.0, True),
         ("S2", "s", 0.61, 1.0, False),
-        ("S4", "s", 0.1, 1.0, None),
+        ("S4", "s", 0.41, 1.0, False),
+        ("S5", "tok/s", 200.0, 1.0, None),
     ],
 )
 def test_a_target_is_met_at_its_bound(
