@@ -16,8 +16,10 @@ from pagemill.kvcache.block_hash import (
     token_bytes,
 )
 from pagemill.kvcache.memory_report import MemoryReport
+from pagemill.kvcache.pins import Pins
 from pagemill.kvcache.prefix_cache import CachedBlock, PrefixCache, PrefixHit
 from pagemill.kvcache.prefix_file import LoadedPrefixes, Record
+from pagemill.kvcache.restore import restore_blocks
 from pagemill.kvcache.sequence_blocks import SequenceBlocks
 from pagemill.kvcache.swap_space import SwapSpace
 
@@ -71,8 +73,7 @@ class KVCacheManager:
         self._allocator = BlockAllocator(num_blocks, self._evict)
         self._swap = SwapSpace(num_swap_slots)
         self._moves: list[BlockMove] = []
-        self._pinned: dict[int, list[int]] = {}
-        self._num_pins = 0
+        self._pins = Pins(self._allocator)
 
     # How much there is
 
@@ -99,7 +100,7 @@ class KVCacheManager:
     @property
     def num_usable_blocks(self) -> int:
         """Blocks of the pool that are not pinned."""
-        return self.num_blocks - len(self._pinned_blocks())
+        return self.num_blocks - len(self._pins.blocks())
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -332,19 +333,16 @@ class KVCacheManager:
 
     def num_usable_after_pin(self, hit: PrefixHit) -> int:
         """`num_usable_blocks` if the blocks of ``hit`` were pinned, too."""
-        return self.num_blocks - len(self._pinned_blocks() | set(_blocks_of(hit)))
+        return self.num_blocks - len(self._pins.blocks() | set(_blocks_of(hit)))
 
     def pin(self, hit: PrefixHit) -> tuple[int, int]:
         """Hold on to the blocks of ``hit``; returns the pin's number and how many they are."""
         table = _blocks_of(hit)
-        self._allocator.share(table)
-        self._num_pins += 1
-        self._pinned[self._num_pins] = table
-        return self._num_pins, len(table)
+        return self._pins.add(table), len(table)
 
     def unpin(self, number: int) -> None:
         """Let go of them; harmless if that was done."""
-        self._allocator.release(self._pinned.pop(number, []))
+        self._pins.remove(number)
 
     def unsalted_nodes(self) -> list[CachedBlock]:
         """Every whole block of prefixes without a cache salt, parents before their children."""
@@ -359,32 +357,8 @@ class KVCacheManager:
             records: parents before their children; None for one that could not be read.
             write: writes a block's content.
         """
-        loaded = LoadedPrefixes()
-        restored: list[int] = []
         root = self._cache.root(extras_bytes(None))
-        for record in records:
-            parent = None if record is None else self._cache.get(record.parent, root)
-            if (
-                record is None
-                or parent is None
-                or self._cache.digest_after(parent, record.tokens) != record.digest
-            ):
-                loaded.num_damaged += 1
-            elif self._cache.get(record.digest, root) is not None:
-                loaded.num_known += 1
-            elif self._allocator.num_free_blocks == self._allocator.num_cached_blocks:
-                loaded.num_without_room += 1
-            else:
-                (block_id,) = self._allocator.take(1)
-                write(block_id, record.content)
-                self._cache.register(parent, record.tokens, record.digest, block_id)
-                self._allocator.keep(block_id)
-                self._allocator.release([block_id])
-                restored.append(block_id)
-                loaded.num_loaded += 1
-        for block_id in reversed(restored):  # parents are evicted after their children
-            self._allocator.touch(block_id)
-        return loaded
+        return restore_blocks(self._cache, self._allocator, root, records, write)
 
     # The report and the audit
 
@@ -402,7 +376,7 @@ class KVCacheManager:
             for i, block_id in enumerate(blocks.table):
                 tokens = min(max(num_computed_tokens - i * size, 0), size)
                 used[block_id] = max(used.get(block_id, 0), tokens)
-        pinned = self._pinned_blocks()
+        pinned = self._pins.blocks()
         return MemoryReport(
             total=self.num_blocks,
             empty=self.num_free_blocks - self.num_cached_blocks,
@@ -426,7 +400,7 @@ class KVCacheManager:
             holders: of all blocks but the pinned ones.
             swapped: of all swap slots.
         """
-        self._allocator.audit([*(blocks.table for blocks in holders), *self._pinned.values()])
+        self._allocator.audit([*(blocks.table for blocks in holders), *self._pins.tables])
         self._swap.audit([blocks.swap_slots for blocks in swapped])
         if self._moves:
             raise InvariantError(f"{len(self._moves)} moves were planned and never made")
@@ -465,9 +439,6 @@ class KVCacheManager:
         tail = token_bytes(token_ids[whole * self.block_size : num_computed_tokens])
         if self._cache.register_tail(parent, tail, block_id):
             self._allocator.keep(block_id)
-
-    def _pinned_blocks(self) -> set[int]:
-        return {block_id for table in self._pinned.values() for block_id in table}
 
     def _is_writable(self, block_id: int) -> bool:
         return self._allocator.ref_count(block_id) == 1 and not self._cache.knows(block_id)
