@@ -21,7 +21,8 @@ def opened(config: EngineConfig) -> Iterator[Assembly]:
         from pagemill.assembly import build_engine
 
         assembly = build_engine(config, progress=sys.stderr.isatty())
-    # What is loaded stays: a collector that looks through all of torch holds a step up for 0.1 s.
+    # What is loaded stays until the end. A collector that looks through all of torch holds a step
+    # up for 0.1 s.
     gc.freeze()
     try:
         with closing(assembly.engine):

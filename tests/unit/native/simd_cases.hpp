@@ -1,4 +1,5 @@
-// What every function of simd.hpp, and ProductSum, makes of the same inputs, to compare instruction sets.
+// What every function of simd.hpp and ProductSum makes of the same inputs, to compare instruction
+// sets.
 #pragma once
 
 #include <stdint.h>
@@ -31,7 +32,8 @@ struct SimdOutputs {
   uint8_t u8[kNumFloats], byte_differences[kNumFloats * 4];
   int32_t dot4[kNumFloats], dot4_signed[kNumFloats], dot4_low[kNumFloats];
   int32_t dot4_high[kNumFloats], dot4_two_bits[4][kNumFloats], dot4_16[kNumFloats];
-  int32_t product_sums[3][2][kNumFloats][2];  // 4 to 6 bits, unsigned and signed, 8 and 4 steps
+  // Of 4, 5, 6 and 8 bits, unsigned and signed, 8 and 4 steps.
+  int32_t product_sums[4][2][kNumFloats][2];
   float fma[kNumFloats];  // the one that may differ
 };
 

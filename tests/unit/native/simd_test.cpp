@@ -99,8 +99,8 @@ std::unique_ptr<SimdInputs> make_inputs() {
                          : (static_cast<int>(random() % 4001) - 2000) * 0.5f;
     in->integers[i] = static_cast<int32_t>(random());
     const int any = static_cast<int>(random() % 256) - 128;
-    // For each lane group the first four count: 127, -127, 255 if unsigned, or any.
-    const int extreme[] = {127, -127, -1, any};
+    // Each group of 16 lanes uses its first four. -1 is 255 where they are unsigned.
+    const int extreme[] = {127, -128, -1, any};
     in->activations[i] = static_cast<int8_t>(extreme[i / 16 % 4]);
   }
   for (int i = 0; i < 65536; ++i) in->halves[i] = static_cast<uint16_t>(i);
@@ -201,7 +201,7 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     const uint8_t* mask = in.bytes + i / 16 * 16;
     const uint32_t start = static_cast<uint32_t>(in.integers[i]);
     uint32_t whole = start, low = start, high = start, plus_16 = start, as_signed = start;
-    uint32_t sums[3][2] = {};
+    uint32_t sums[4][2] = {};
     uint32_t two_bits[4] = {start, start, start, start};
     for (int j = 0; j < 4; ++j) {
       const int w = in.bytes[4 * i + j], x = activations[j], bit = i % 16 * 4 + j;
@@ -209,10 +209,11 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
       low += (w & 15) * x;
       high += (w >> 4) * x;
       as_signed += static_cast<int8_t>(w) * static_cast<uint8_t>(x);
-      for (int bits = 4; bits <= 6; ++bits) {
+      for (const int bits : {4, 5, 6, 8}) {
+        const int of_bits = bits == 8 ? 3 : bits - 4;
         const int weight = w >> (8 - bits);
-        sums[bits - 4][0] += weight * x;
-        sums[bits - 4][1] += (weight - (1 << (bits - 1))) * static_cast<uint8_t>(x);
+        sums[of_bits][0] += weight * x;
+        sums[of_bits][1] += (weight - (1 << (bits - 1))) * static_cast<uint8_t>(x);
       }
       expect(out.byte_differences[4 * i + j], static_cast<uint8_t>(w - in.bytes[i / 16 * 16]),
              "bytes -", 4 * i + j);
@@ -223,10 +224,10 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     expect(static_cast<uint32_t>(out.dot4_low[i]), low, "dot4 of low_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_high[i]), high, "dot4 of high_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_signed[i]), as_signed, "dot4_signed", i);
-    for (int bits = 4; bits <= 6; ++bits) {
+    for (int of_bits = 0; of_bits < 4; ++of_bits) {
       for (int is_signed = 0; is_signed < 2; ++is_signed) {
-        const uint32_t sum = sums[bits - 4][is_signed];
-        const int32_t* of_steps = out.product_sums[bits - 4][is_signed][i];
+        const uint32_t sum = sums[of_bits][is_signed];
+        const int32_t* of_steps = out.product_sums[of_bits][is_signed][i];
         expect(static_cast<uint32_t>(of_steps[0]), start + 8 * sum, "ProductSum of 8 steps", i);
         expect(static_cast<uint32_t>(of_steps[1]), start + 4 * sum, "ProductSum of 4 steps", i);
       }

@@ -106,7 +106,7 @@ class Setup:
 
     def _ours(self, scenario: str) -> Iterator[Contender]:
         yield self.ours_with(**_OUR_CACHE)
-        if scenario == "S1":  # is about the file as it is
+        if scenario == "S1":  # its share of the bandwidth counts the bytes of the file itself
             return
         settings = {**_OUR_CACHE, "kv_cache_dtype": "bfloat16"}
         name, weights = f"{self.file_type}, KV bfloat16", _bits(self.file_type)

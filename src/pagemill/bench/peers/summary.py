@@ -48,7 +48,7 @@ TARGETS: Mapping[str, Target] = {
     "S1-bfloat16": Target(2.0, peers=("transformers",)),
     "S3-bfloat16": Target(2.0, peers=("transformers",)),
 }
-"""S5 is held against S3."""
+"""S5 has no entry: it is held against our own S3."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def summarize(race: Mapping[str, Any]) -> RaceSummary:
     runs = race["runs"]
     contenders = race["contenders"]
     standings = [_standing(name, about, runs) for name, about in contenders.items()]
-    alone = RaceSummary(race["name"], race["title"], race["unit"], standings)
-    ours = {} if alone.ours is None else alone.ours.figures
-    return replace(alone, standings=[_against(ours, standing) for standing in standings])
+    without_ratios = RaceSummary(race["name"], race["title"], race["unit"], standings)
+    ours = {} if without_ratios.ours is None else without_ratios.ours.figures
+    return replace(without_ratios, standings=[_against(ours, s) for s in standings])
 
 
 def _against(ours: Mapping[int, float], standing: Standing) -> Standing:

@@ -3,8 +3,9 @@
 The machine's limits are measured, not looked up (`peaks`), with our own loops on our own threads:
 
     read bandwidth   bytes a second that all threads together read of a buffer that no cache holds
-    8-bit peak       multiply-adds a second of bytes, by the quickest instructions of the set in use
-                     (`vpdpbusd` on AVX-512 VNNI), on a few operands that stay in the first cache
+    8-bit peak       multiply-adds a second of bytes, by the instructions of the set in use for
+                     weights of 8 bits (`vpdpbusd` on AVX-512 VNNI), on a few operands that stay
+                     in the first cache
     float32 peak     fused multiply-adds a second, likewise (a product and a sum without FMA)
 
 Then each op is timed as the engine runs it, as part of a recorded program (`linear`, `attention`,
@@ -18,8 +19,9 @@ Then each op is timed as the engine runs it, as part of a recorded program (`lin
     share of the arithmetic   MACs / peak / time: the 8-bit peak for quantized weights, else float32
 
 The larger share is the one that binds: with the other work free, the op could not take less than
-its time times this share. A share is against the peaks measured just before and after (`op`), and
-is the median of the repeats.
+its time times this share. (AVX2 sums products of fewer bits in 16 bits, several at a time: their
+share of the 8-bit peak may be above 100%.) A share is against the peaks measured just before and
+after (`op`), and is the median of the repeats.
 
 Weights, keys and values come from memory, as in a model, where every layer has its own: copies
 take turns, together at least four times as large as the last level cache. Linear maps are also

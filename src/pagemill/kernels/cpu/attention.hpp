@@ -53,8 +53,8 @@ struct AttentionSplit {
   int64_t partials_per_head;  // part by part: outputs, maxima, sums of all products
 };
 
-// The work of a step; AttentionPlan makes it. Item i is items[i / num_kv_heads] for key/value head
-// i % num_kv_heads.
+// The work of a step; AttentionPlan makes it. All items of key/value head 0 come first, then those of
+// head 1: item i is items[i % n] for head i / n, n being num_items / num_kv_heads.
 struct AttentionWork {
   const AttentionItem* items;
   const AttentionSplit* splits;

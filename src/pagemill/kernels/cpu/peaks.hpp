@@ -18,8 +18,8 @@ using PeakRead = uint32_t (*)(const uint8_t* data, int64_t num_bytes);
 // `rounds` times the same products, added up in registers: no memory but a few operands of the
 // first cache. The sum is *checksum; the result is how many multiply-adds that were.
 //
-// Bytes: 4 products of an unsigned and a signed byte a lane, by the quickest instructions that the
-// kernels of the set have for it (weights up to 127). The sum is modulo 2^32.
+// Bytes: 4 products of an unsigned and a signed byte a lane, as the linear maps sum them up for
+// weights of 8 bits. The sum is modulo 2^32.
 using PeakMultiplyBytes = int64_t (*)(int64_t rounds, uint8_t weight, int8_t activation,
                                       uint32_t* checksum);
 // Floats: fused where the set can. Exact while 48 * rounds * weight * activation, a lane's part of

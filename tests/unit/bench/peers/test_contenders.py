@@ -63,6 +63,16 @@ def test_who_is_not_installed_takes_no_part() -> None:
     assert "openvino Q4_1" not in no_gguf
 
 
+def test_ours_runs_the_file_as_it_is_and_other_settings_where_a_peer_may() -> None:
+    def ours(race: str, installed: Installed = EVERYTHING) -> list[str]:
+        return [c.setting for c in setup(installed).contenders(race) if c.peer == OURS]
+
+    assert ours("S1") == ["Q4_1"]
+    for race in ("S2", "S3", "S4", "S5"):
+        assert ours(race) == ["Q4_1", "Q4_1, KV bfloat16", "8-bit, KV bfloat16"]
+    assert ours("S3", Installed()) == ["Q4_1", "Q4_1, KV bfloat16"]
+
+
 def test_races_share_processes_where_the_engine_is_set_alike() -> None:
     def launches(race: str) -> set[str]:
         return {c.launch for c in setup().contenders(race)}
