@@ -22,7 +22,7 @@ from pagemill.kvcache.sizing import PoolSize, size_pool
 from pagemill.loading.fingerprint import ModelFingerprint
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
-from pagemill.loading.weights import Packing, Weights
+from pagemill.loading.weights import Packing, QuantizedSource, WeightFiles, Weights
 from pagemill.model_config import ModelConfig
 from pagemill.models import build_model
 from pagemill.runner.native_runner import NativeRunner, native_block_bytes
@@ -137,11 +137,32 @@ def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:
 
 
 def configure_model(config: EngineConfig, loaded: LoadedModel) -> ModelConfig:
-    """The checkpoint's own configuration with the user's overrides."""
+    """The checkpoint's own configuration with the user's overrides.
+
+    Raises:
+        ConfigError: an override is wrong for this checkpoint.
+        ModelError: it has no architecture that is known here.
+    """
+    _check_quantization(config, loaded.weights)
     return ModelConfig.from_hf(loaded.hf_config).with_overrides(
         max_model_len=config.max_model_len,
         rope_scaling=None if config.rope_scaling is None else dict(config.rope_scaling),
     )
+
+
+def _check_quantization(config: EngineConfig, weights: WeightFiles) -> None:
+    """Refuse a quantization that would change nothing."""
+    if config.quantization is None or config.dtype != "auto":
+        return
+    if not isinstance(weights, QuantizedSource):
+        return
+    matrices = [name for name in weights.names() if len(weights.shape(name)) == 2]
+    if all(weights.quantized_rows(name) is not None for name in matrices):
+        types = ", ".join(sorted({weights.stored_type(name) for name in matrices}))
+        raise ConfigError(
+            f"quantization={config.quantization!r} is for float weights, and {config.model} has "
+            f"none: it stores {types}. With dtype='float32' these become floats first"
+        )
 
 
 def native_library(config: EngineConfig) -> NativeLibrary | None:

@@ -94,9 +94,10 @@ def measured_on(result: Mapping[str, Any]) -> list[str]:
     about = [environment["cpu"], f"{num_threads} thread{'s' if num_threads != 1 else ''}"]
     if environment["isa"] is not None:
         about.insert(1, environment["isa"])
+    commit = "" if environment["commit"] is None else f", commit {environment['commit'][:12]}"
     notes = [
         f"Medians of {environment['repeats']} repeats. {', '.join(about)}; "
-        f"{environment['date'][:10]}, commit {str(environment['commit'])[:12]}."
+        f"{environment['date'][:10]}{commit}."
     ]
     if result["fast"]:
         notes.append("A short run (--fast), to see that the command works: no measurement.")

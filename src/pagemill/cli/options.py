@@ -184,7 +184,12 @@ class EngineOptions:
     ] = None
     quantization: Annotated[
         str | None,
-        _engine("--quantization", help="What float weights become: int8 or int4.", metavar=NAME),
+        _engine(
+            "--quantization",
+            help="What float weights become: int8 or int4. With --dtype float32 also those that a "
+            "GGUF file has quantized.",
+            metavar=NAME,
+        ),
     ] = None
     num_threads: Annotated[
         int | None, _engine("--num-threads", help="Threads that compute.", metavar=INT)

@@ -34,6 +34,12 @@ def llm(tiny_model: Path) -> Iterator[LLM]:
         yield llm
 
 
+@pytest.mark.skipif(native.load() is None, reason="there are no native kernels")
+def test_a_quantization_that_would_change_nothing_is_refused(smollm2_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'int8' is for float weights.*stores Q4_1, Q8_0"):
+        LLM(str(smollm2_path), quantization="int8")
+
+
 def test_one_prompt_and_many_as_text_or_ids(llm: LLM) -> None:
     ids = list(b"Hello")
     one_text = llm.generate("Hello", GREEDY, use_tqdm=False)

@@ -126,7 +126,7 @@ def start(result: Result) -> Table:
         ),
         ("Python importing torch, likewise", f"{found['import_torch_s']:.2f} s", "", ""),
         (
-            "the difference",
+            "the difference, median of pairs",
             f"{beyond_s:.2f} s",
             f"< {summary.MAX_BEYOND_TORCH_S:g} s",
             _verdict(beyond_s < summary.MAX_BEYOND_TORCH_S),
