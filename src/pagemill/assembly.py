@@ -22,7 +22,7 @@ from pagemill.kvcache.sizing import PoolSize, size_pool
 from pagemill.loading.fingerprint import ModelFingerprint
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
-from pagemill.loading.weights import Packing, QuantizedSource, WeightFiles, Weights
+from pagemill.loading.weights import Packing, WeightFiles, Weights, stored_rows
 from pagemill.model_config import ModelConfig
 from pagemill.models import build_model
 from pagemill.runner.native_runner import NativeRunner, native_block_bytes
@@ -154,10 +154,8 @@ def _check_quantization(config: EngineConfig, weights: WeightFiles) -> None:
     """Refuse a quantization that would change nothing."""
     if config.quantization is None or config.dtype != "auto":
         return
-    if not isinstance(weights, QuantizedSource):
-        return
     matrices = [name for name in weights.names() if len(weights.shape(name)) == 2]
-    if all(weights.quantized_rows(name) is not None for name in matrices):
+    if all(stored_rows(weights, name) is not None for name in matrices):
         types = ", ".join(sorted({weights.stored_type(name) for name in matrices}))
         raise ConfigError(
             f"quantization={config.quantization!r} is for float weights, and {config.model} has "

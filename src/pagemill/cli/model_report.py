@@ -18,7 +18,7 @@ from pagemill.kvcache.manager import blocks_for_tokens
 from pagemill.kvcache.sizing import free_memory_bytes
 from pagemill.loading.aliases import ALIASES
 from pagemill.loading.loader import LoadedModel, load_model
-from pagemill.loading.weights import QuantizedSource
+from pagemill.loading.weights import stored_rows
 from pagemill.model_config import ModelConfig
 from pagemill.rope_config import RopeConfig
 
@@ -108,9 +108,7 @@ def _in_memory(loaded: LoadedModel, config: EngineConfig) -> Section:
     num_bits = 0.0
     for name in weights.names():
         shape = weights.shape(name)
-        rows = None
-        if as_stored and isinstance(weights, QuantizedSource):
-            rows = weights.quantized_rows(name)
+        rows = stored_rows(weights, name) if as_stored else None
         if rows is not None:
             forms.add("as stored")
             num_bits += 8 * len(rows.data)

@@ -57,6 +57,11 @@ class QuantizedSource(Protocol):
         ...
 
 
+def stored_rows(source: WeightSource, name: str) -> StoredRows | None:
+    """`QuantizedSource.quantized_rows`, and None for a source that holds no quantized blocks."""
+    return source.quantized_rows(name) if isinstance(source, QuantizedSource) else None
+
+
 @runtime_checkable
 class MappedSource(Protocol):
     """A source that reads through a mapping of its file."""
@@ -193,9 +198,7 @@ class Weights:
         parts = []
         for name, out_size in zip(names, out_sizes, strict=True):
             self._require(name, (out_size, in_size))
-            rows = None
-            if as_stored and isinstance(self._source, QuantizedSource):
-                rows = self._source.quantized_rows(name)
+            rows = stored_rows(self._source, name) if as_stored else None
             if rows is None:
                 tensor = self._source.load(name)
                 tensor = (tensor if quantization else tensor.to(self.dtype)).contiguous()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pagemill.loading.loader import load_model
-from pagemill.loading.weights import QuantizedSource, WeightFiles
+from pagemill.loading.weights import WeightFiles, stored_rows
 
 _FLOAT32_BYTES = 4
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -24,10 +24,9 @@ def decode_weight_bytes(model: str) -> int:
 
 
 def _stored_bytes(weights: WeightFiles, name: str) -> int:
-    if isinstance(weights, QuantizedSource):
-        rows = weights.quantized_rows(name)
-        if rows is not None:
-            return len(rows.data)
+    rows = stored_rows(weights, name)
+    if rows is not None:
+        return len(rows.data)
     return math.prod(weights.shape(name)) * _FLOAT32_BYTES
 
 

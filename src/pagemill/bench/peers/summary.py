@@ -63,10 +63,10 @@ class Standing:
     """By round."""
     failed: str | None
     """Why it is out; None if it is not."""
-    ratio: float | None
-    """Ours to this one's; None for ours, and where no round has both."""
     foreign_share: float | None
     """The largest share of the machine that others had in any of the runs."""
+    ratio: float | None = None
+    """Ours to this one's; None for ours, and where no round has both."""
 
     @property
     def median(self) -> float | None:
@@ -158,7 +158,6 @@ def _standing(
         weights=about["weights"],
         figures=figures,
         failed=next((run["failed"] for run in runs if "failed" in run), None),
-        ratio=None,
         foreign_share=max((s for s in shares if s is not None), default=None),
     )
 
