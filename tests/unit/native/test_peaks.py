@@ -100,7 +100,7 @@ def loops_of(library: Path) -> dict[str, str]:
     [
         ("avx512::peak_multiply_bytes", "vpdpbusd", 48),
         ("avx512::peak_multiply_floats", r"vfmadd\d+ps", 48),
-        ("avx2::peak_multiply_bytes", "vpmaddubsw", 40),
+        ("avx2::peak_multiply_bytes", "vpmaddwd", 80),
         ("avx2::peak_multiply_floats", r"vfmadd\d+ps", 40),
     ],
 )
