@@ -18,6 +18,7 @@ class PackedWeightStruct(ctypes.Structure):
         ("super_size", ctypes.c_int32),
         ("affine", ctypes.c_int32),
         ("zero", ctypes.c_int32),
+        ("wide", ctypes.c_int32),
         ("num_rows", ctypes.c_int32),
         ("num_cols", ctypes.c_int32),
         ("padded_rows", ctypes.c_int32),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 QUANTIZED_COLUMNS = 32
 """Columns that share a scale in 8 bits."""
+WIDE_BLOCK = 2048
+"""Columns that share a scale in 14 bits."""
+_WIDE_MULTIPLE = 64
 
 
 class RowCount(IntEnum):
@@ -81,15 +84,21 @@ class Rows:
         self.floats = Buffer((width, np.float32)) if floats is None else floats
         groups = -(-width // QUANTIZED_COLUMNS)
         self.padded_width = groups * QUANTIZED_COLUMNS
-        self.in_8_bits = Buffer(
-            (self.padded_width, np.int8),
-            (self.padded_width, np.uint8),
-            (groups, np.float32),
-            (2 * groups, np.int32),
-            (groups, np.float32),
-        )
-        self.can_be_read_in_8_bits = False
-        """Whether an op, their own or another, writes ``in_8_bits`` if somebody reads it."""
+        blocks = -(-width // WIDE_BLOCK)
+        self.wide_width = -(-width // _WIDE_MULTIPLE) * _WIDE_MULTIPLE
+        self.in_bits = {
+            8: Buffer(
+                (self.padded_width, np.int8),
+                (self.padded_width, np.uint8),
+                (groups, np.float32),
+                (2 * groups, np.int32),
+                (groups, np.float32),
+            ),
+            14: Buffer((2 * self.wide_width, np.uint8), (blocks, np.float32), (blocks, np.int32)),
+        }
+        """As integers of so many bits."""
+        self.bits_written: set[int] = set()
+        """Which of them an op, the rows' own or another, writes if somebody reads them."""
 
     @property
     def address(self) -> int | None:
@@ -101,9 +110,13 @@ class Rows:
         """The rows in float32; laid out, and not shared where they are an input or an output."""
         return self.floats.arrays[0]
 
-    def quantized_struct(self) -> QuantizedRowsStruct:
-        """Where the rows are in 8 bits; null pointers where nobody reads them so."""
-        return QuantizedRowsStruct(*self.in_8_bits.addresses, self.padded_width)
+    def quantized_struct(self, bits: Collection[int] = (8, 14)) -> QuantizedRowsStruct:
+        """Where the rows are in ``bits``; null pointers where nobody reads them so."""
+        in_8, in_14 = (
+            buffer.addresses if each in bits else [None] * len(buffer.parts)
+            for each, buffer in self.in_bits.items()
+        )
+        return QuantizedRowsStruct(*in_8, self.padded_width, *in_14, self.wide_width)
 
     def __add__(self, other: Rows) -> Rows:
         return self.recorder.add(self, other)

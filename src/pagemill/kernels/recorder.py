@@ -5,9 +5,9 @@ handles, it records what would be computed. When all is recorded, `Recorder.fini
 native program, which replays all of it in one call a step. What changes between steps (how many
 rows, which tokens and slots) is not in the program but in the step's arrays.
 
-A quantized linear map reads its rows in 8 bits. The op that computes them writes them so itself
-where it can, and leaves out the floats if nobody else reads those; after other ops comes one that
-rounds.
+A quantized linear map reads its rows in 8 bits, or in 14 if its weights have one scale a row. The op
+that computes them writes them so itself where it can, and leaves out the floats if nobody else reads
+those; after other ops comes one that rounds.
 """
 
 from __future__ import annotations
@@ -116,11 +116,10 @@ class Recorder:
         is_head = x.count is RowCount.LOGITS
         out = None if is_head else Rows(self, weight.num_rows, x.count)
         segments, bias_address = self._segments(weight), self._address_of(bias)
-        reads = []
-        if any(segment.weight.is_float for segment in weight.segments):
+        read_as = {segment.weight.reads_rows_in for segment in weight.segments}
+        reads = [self._in_bits(x, bits) for bits in sorted(read_as - {0})]
+        if 0 in read_as:
             reads.append(x.floats)
-        if any(not segment.weight.is_float for segment in weight.segments):
-            reads.append(self._in_8_bits(x))
 
         def emit() -> None:
             self._library.pagemill_record_linear(
@@ -176,7 +175,7 @@ class Recorder:
             ``residual``.
         """
         out = Rows(self, x.width, x.count)
-        out.can_be_read_in_8_bits = True
+        out.bits_written.update(out.in_bits)
         total = x if residual is None else Rows(self, x.width, x.count, residual.floats)
         weight_address, bias_address = self._address_of(weight), self._address_of(bias)
 
@@ -197,14 +196,14 @@ class Recorder:
             )
             self._library.pagemill_record_norm(self._program, args, x.count)
 
-        self._add(emit, reads=[x.floats, total.floats], writes=[out.floats, out.in_8_bits])
+        self._add(emit, reads=[x.floats, total.floats], writes=[out.floats, *out.in_bits.values()])
         return out, total
 
     def activation(self, x: Rows, kind: str, *, gated: bool) -> Rows:
         """``act(x)``, or ``act(first half) * second half``."""
         width = x.width // 2 if gated else x.width
         out = Rows(self, width, x.count)
-        out.can_be_read_in_8_bits = True
+        out.bits_written.update(out.in_bits)
 
         def emit() -> None:
             args = ActivationStruct(
@@ -219,7 +218,7 @@ class Recorder:
             )
             self._library.pagemill_record_activation(self._program, args, x.count)
 
-        self._add(emit, reads=[x.floats], writes=[out.floats, out.in_8_bits])
+        self._add(emit, reads=[x.floats], writes=[out.floats, *out.in_bits.values()])
         return out
 
     def add(self, a: Rows, b: Rows) -> Rows:
@@ -241,15 +240,15 @@ class Recorder:
         self._add(emit, reads=[a.floats, b.floats], writes=[out.floats])
         return out
 
-    def quantize(self, x: Rows) -> None:
-        """``x`` in 8 bits, by an op of its own."""
-        x.can_be_read_in_8_bits = True
+    def quantize(self, x: Rows, bits: int) -> None:
+        """``x`` in 8 or 14 bits, by an op of its own."""
+        x.bits_written.add(bits)
 
         def emit() -> None:
-            args = QuantizeRowsStruct(x.address, x.width, x.width, x.quantized_struct())
+            args = QuantizeRowsStruct(x.address, x.width, x.width, x.quantized_struct([bits]))
             self._library.pagemill_record_quantize_rows(self._program, args, x.count)
 
-        self._add(emit, reads=[x.floats], writes=[x.in_8_bits])
+        self._add(emit, reads=[x.floats], writes=[x.in_bits[bits]])
 
     def rotary_write(
         self,
@@ -300,7 +299,8 @@ class Recorder:
         """Attention of the queries in ``qkv`` over the cache."""
         out = Rows(self, num_heads * cache.head_dim, qkv.count)
         # Each head is written by itself, so it must not share a scale with the next.
-        out.can_be_read_in_8_bits = cache.head_dim % QUANTIZED_COLUMNS == 0
+        if cache.head_dim % QUANTIZED_COLUMNS == 0:
+            out.bits_written.add(8)
 
         def emit() -> None:
             args = AttentionStruct(
@@ -317,7 +317,7 @@ class Recorder:
             )
             self._library.pagemill_record_attention(self._program, args)
 
-        writes = [out.floats, out.in_8_bits] if out.can_be_read_in_8_bits else [out.floats]
+        writes = [out.floats, *(out.in_bits[bits] for bits in out.bits_written)]
         self._add(emit, reads=[qkv.floats], writes=writes)
         return out
 
@@ -326,11 +326,11 @@ class Recorder:
     ) -> None:
         self._ops.append(RecordedOp(emit, reads, writes))
 
-    def _in_8_bits(self, x: Rows) -> Buffer:
+    def _in_bits(self, x: Rows, bits: int) -> Buffer:
         """What a linear map reads; recorded once however many ops ask."""
-        if not x.can_be_read_in_8_bits:
-            self.quantize(x)
-        return x.in_8_bits
+        if bits not in x.bits_written:
+            self.quantize(x, bits)
+        return x.in_bits[bits]
 
     def _address_of(self, tensor: torch.Tensor | None) -> int | None:
         """Address of a float32 parameter, which is kept alive; None for None."""

@@ -63,6 +63,10 @@ class QuantizedRowsStruct(ctypes.Structure):
         ("sums", _ADDRESS),
         ("totals", _ADDRESS),
         ("padded_cols", _INT),
+        ("wide", _ADDRESS),
+        ("wide_scales", _ADDRESS),
+        ("wide_sums", _ADDRESS),
+        ("wide_cols", _INT),
     ]
 
 

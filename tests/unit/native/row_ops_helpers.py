@@ -44,7 +44,7 @@ def call(name: str, args: ctypes.Structure, num_rows: int, begin: int = 0) -> No
 
 
 class Rounded:
-    """Rows in 8 bits that an op is to write; at first every number is wrong."""
+    """Rows in 8 and in 14 bits that an op is to write; at first every number is wrong."""
 
     def __init__(self, num_rows: int, size: int) -> None:
         groups = -(-size // 32)
@@ -56,9 +56,28 @@ class Rounded:
             torch.full((num_rows, groups), torch.nan),
         )
         """Integers, the same plus 128, scales, sums of 16, scaled sums of 32."""
-        self.struct = structs.QuantizedRowsStruct(
-            *(part.data_ptr() for part in self.parts), 32 * groups
+        blocks, self.wide_cols = -(-size // 2048), -(-size // 64) * 64
+        self.wide_parts = (
+            torch.full((num_rows, 2 * self.wide_cols), 99, dtype=torch.uint8),
+            torch.full((num_rows, blocks), torch.nan),
+            torch.full((num_rows, blocks), 99, dtype=torch.int32),
         )
+        """Bytes in the order of the instruction set, scales, sums that its products need."""
+        self.struct = structs.QuantizedRowsStruct(
+            *(part.data_ptr() for part in self.parts),
+            32 * groups,
+            *(part.data_ptr() for part in self.wide_parts),
+            self.wide_cols,
+        )
+
+    def wide_integers(self) -> torch.Tensor:
+        """``[rows, wide_cols]`` of 14 bits, in whichever order they lie."""
+        data = self.wide_parts[0]
+        if native.load().isa in ("amx", "avx512"):
+            upper, lower = data.view(torch.int8).int().split(self.wide_cols, dim=1)
+            return 128 * upper + lower
+        words = data.view(torch.int16).int().view(len(data), -1, 4)
+        return words[:, :, [0, 2, 1, 3]].reshape(len(data), -1)
 
 
 class Output(NamedTuple):
@@ -133,13 +152,12 @@ def embedding(
     return out
 
 
-def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Integers, the same plus 128, scales, sums of 16, scaled sums of 32."""
+def quantize_rows(x: torch.Tensor) -> Rounded:
     num_rows, size = x.shape
     rounded = Rounded(num_rows, size)
     args = structs.QuantizeRowsStruct(x.data_ptr(), size, size, rounded.struct)
     call("pagemill_quantize_rows", args, num_rows)
-    return rounded.parts
+    return rounded
 
 
 class Cache:

@@ -34,6 +34,7 @@ struct SimdOutputs {
   int32_t dot4_high[kNumFloats], dot4_two_bits[4][kNumFloats], dot4_16[kNumFloats];
   // Of 4, 5, 6 and 8 bits, unsigned and signed, 8 and 4 steps.
   int32_t product_sums[4][2][kNumFloats][2];
+  int32_t wide_sums[kNumFloats];
   float fma[kNumFloats];  // the one that may differ
 };
 

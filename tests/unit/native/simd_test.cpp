@@ -201,13 +201,15 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     const uint8_t* mask = in.bytes + i / 16 * 16;
     const uint32_t start = static_cast<uint32_t>(in.integers[i]);
     uint32_t whole = start, low = start, high = start, plus_16 = start, as_signed = start;
-    uint32_t sums[4][2] = {};
+    uint32_t sums[4][2] = {}, wide = 0;
     uint32_t two_bits[4] = {start, start, start, start};
     for (int j = 0; j < 4; ++j) {
       const int w = in.bytes[4 * i + j], x = activations[j], bit = i % 16 * 4 + j;
       whole += w * x;
       low += (w & 15) * x;
       high += (w >> 4) * x;
+      const float number = static_cast<float>(in.integers[i / 16 * 16 + 4 + j]) * 0x1p-19f;
+      wide += static_cast<int8_t>(w) * static_cast<int>(std::nearbyint(number));
       as_signed += static_cast<int8_t>(w) * static_cast<uint8_t>(x);
       for (const int bits : {4, 5, 6, 8}) {
         const int of_bits = bits == 8 ? 3 : bits - 4;
@@ -224,6 +226,7 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
     expect(static_cast<uint32_t>(out.dot4_low[i]), low, "dot4 of low_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_high[i]), high, "dot4 of high_nibbles", i);
     expect(static_cast<uint32_t>(out.dot4_signed[i]), as_signed, "dot4_signed", i);
+    expect(static_cast<uint32_t>(out.wide_sums[i]), wide, "WideSum", i);
     for (int of_bits = 0; of_bits < 4; ++of_bits) {
       for (int is_signed = 0; is_signed < 2; ++is_signed) {
         const uint32_t sum = sums[of_bits][is_signed];

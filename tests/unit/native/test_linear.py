@@ -11,7 +11,7 @@ import torch
 
 from pagemill.kernels import native
 from pagemill.kernels.native import NativeLibrary, ThreadPool
-from pagemill.kernels.packing import PackedLinear, StoredRows, StoredType, pack_rows
+from pagemill.kernels.packing import PER_CHANNEL, PackedLinear, StoredRows, StoredType, pack_rows
 from pagemill.kernels.recorded import Rows
 from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import StepStruct
@@ -29,7 +29,7 @@ def library() -> NativeLibrary:
     return loaded
 
 
-@pytest.fixture(params=["avx512", "avx2", "portable"], autouse=True)
+@pytest.fixture(params=["amx", "avx512", "avx2", "portable"], autouse=True)
 def isa(request: pytest.FixtureRequest, library: NativeLibrary) -> Iterator[str]:
     if request.param not in library.supported_isas:
         pytest.skip(f"this machine cannot run {request.param}")
@@ -71,6 +71,16 @@ def quantize_like_the_kernel(x: FloatArray) -> FloatArray:
     groups = padded.reshape(len(x), -1, 32)
     scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
     q = np.rint(groups * np.where(scale > 0, 1 / np.maximum(scale, 1e-30), 0))
+    rounded: FloatArray = (q * scale).reshape(padded.shape)[:, : x.shape[1]]
+    return rounded
+
+
+def in_14_bits_like_the_kernel(x: FloatArray) -> FloatArray:
+    """Rows after rounding to 14 bits in blocks of 2048 columns."""
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % 2048)))
+    wide_blocks = padded.reshape(len(x), -1, 2048)
+    scale = np.abs(wide_blocks).max(-1, keepdims=True) / np.float32(8191)
+    q = np.rint(wide_blocks * np.where(scale > 0, 1 / np.maximum(scale, 1e-30), 0))
     rounded: FloatArray = (q * scale).reshape(padded.shape)[:, : x.shape[1]]
     return rounded
 
@@ -150,7 +160,9 @@ def test_weights_quantized_from_floats_multiply_as_they_dequantize(
     rows = [StoredRows.of_tensor(dense)]
     weight = pack_rows(rows, "int8" if quantization == "int8" else "int4", group_size)
     x = np.random.default_rng(9).standard_normal((5, 384), np.float32)
-    expected = quantize_like_the_kernel(x).astype(np.float64) @ weight.dequantize().T
+    is_wide = quantization == "int8" and group_size == 0
+    rounded = in_14_bits_like_the_kernel(x) if is_wide else quantize_like_the_kernel(x)
+    expected = rounded.astype(np.float64) @ weight.dequantize().T
     linear = OneLinear(library, weight, None, threads=1)
     assert np.abs(linear(x) - expected).max() < 1e-4
     linear.close()
@@ -165,4 +177,39 @@ def test_columns_that_fill_no_whole_unit_are_padded_with_nothing(library: Native
         expected = quantize_like_the_kernel(x).astype(np.float64) @ weight.dequantize().T
         linear = OneLinear(library, weight, None, threads=1)
         assert np.abs(linear(x) - expected).max() < 1e-4
+        linear.close()
+
+
+@pytest.mark.parametrize(("num_rows", "num_cols"), [(1, 1), (20, 50), (40, 576), (33, 4190)])
+def test_weights_with_one_scale_a_row_multiply_rows_of_14_bits(
+    library: NativeLibrary, num_rows: int, num_cols: int
+) -> None:
+    dense = torch.randn(num_rows, num_cols, generator=torch.Generator().manual_seed(8))
+    dense[0] *= 100
+    weight = pack_rows([StoredRows.of_tensor(dense)], "int8", PER_CHANNEL)
+    bias = torch.linspace(-1, 1, num_rows)
+    x = np.random.default_rng(9).standard_normal((70, num_cols), np.float32)
+    x[:, 0] *= 50
+    x[3] = 0
+    expected = in_14_bits_like_the_kernel(x).astype(np.float64) @ weight.dequantize().T
+    linear = OneLinear(library, weight, bias, threads=2)
+    whole = linear(x)
+    error = np.abs(whole - expected - bias.numpy()) / (np.abs(expected).max(0) + 1)
+    assert error.max() < 1e-6
+    for count in range(1, 70):
+        assert np.array_equal(linear(x[:count]), whole[:count])
+    library.select_isa("portable")
+    assert np.abs(linear(x) - whole).max() < 1e-6 * np.abs(whole).max()
+    linear.close()
+
+
+def test_the_largest_numbers_of_8_and_14_bits_overflow_no_sum(library: NativeLibrary) -> None:
+    """2048 products of 127 and 8191, and then as many again."""
+    num_cols = 4096
+    for sign in (1.0, -1.0):
+        weight = pack_rows([StoredRows.of_tensor(torch.full((32, num_cols), 2.0))], "int8", 0)
+        x = np.full((20, num_cols), sign, np.float32)
+        linear = OneLinear(library, weight, None, threads=1)
+        for count in (1, 3, 6, 20):
+            assert np.allclose(linear(x[:count]), sign * 2 * num_cols, rtol=1e-3)
         linear.close()

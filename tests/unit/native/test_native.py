@@ -98,7 +98,7 @@ def test_the_environment_chooses_the_instruction_set(
     with pytest.raises(ConfigError) as refusal:
         load("avx1024", library.path)
     assert str(refusal.value) == (
-        'PAGEMILL_ISA=avx1024: "avx1024" is no instruction set (avx512, avx2, portable); '
+        'PAGEMILL_ISA=avx1024: "avx1024" is no instruction set (amx, avx512, avx2, portable); '
         f"this machine can run {', '.join(supported)}"
     )
 

@@ -25,7 +25,7 @@ def library() -> NativeLibrary:
     return loaded
 
 
-@pytest.fixture(params=["avx512", "avx2", "portable"])
+@pytest.fixture(params=["amx", "avx512", "avx2", "portable"])
 def isa(request: pytest.FixtureRequest, library: NativeLibrary) -> Iterator[str]:
     if request.param not in library.supported_isas:
         pytest.skip(f"this machine cannot run {request.param}")

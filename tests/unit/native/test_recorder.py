@@ -88,7 +88,7 @@ def test_rows_that_maps_of_both_kinds_read_are_written_twice(recorder: Recorder)
     outs = [linear(recorder, normed, weight()) for weight in (quantized_weight, float_weight)]
     recorder.finish(*outs)
     assert len(normed.floats.arrays) == 1
-    assert len(normed.in_8_bits.arrays) == 5
+    assert len(normed.in_bits[8].arrays) == 5
     run(recorder, x)
     assert all(np.abs(out.array).min() > 0 for out in outs)
 
@@ -97,7 +97,7 @@ def test_rows_that_maps_of_both_kinds_read_are_written_twice(recorder: Recorder)
 def test_rows_that_float_maps_alone_read_are_not_rounded(recorder: Recorder) -> None:
     normed = norm(recorder, recorder.input(SIZE))
     recorder.finish(linear(recorder, normed, float_weight()))
-    assert normed.in_8_bits.arrays == []
+    assert normed.in_bits[8].arrays == []
 
 
 @needs_library

@@ -1,4 +1,4 @@
-"""Ops that write their rows in 8 bits themselves: the bits of the op that only rounds."""
+"""Ops that write their rows in 8 and 14 bits themselves: the bits of the op that only rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.native.row_ops_helpers import FLOATS, Output, Rounded
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="no native library")
 
-SIZES = [1, 15, 31, 32, 33, 100, 511, 512, 513, 576, 1536]
+SIZES = [1, 15, 31, 32, 33, 100, 511, 512, 513, 576, 1536, 4100]
 
 
 @pytest.fixture(params=ops.supported_isas(), autouse=True)
@@ -27,15 +27,17 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def check(op: Callable[[Output], torch.Tensor]) -> None:
+def check(op: Callable[[Output], torch.Tensor], *, writes_14_bits: bool = True) -> None:
     """With and without the floats, which are then not touched."""
     floats = op(FLOATS)
     expected = ops.quantize_rows(floats)
     for with_floats in (True, False):
         rounded = Rounded(*floats.shape)
         written = op(Output(rounded, with_floats))
-        for part, equal in zip(rounded.parts, expected, strict=True):
+        for part, equal in zip(rounded.parts, expected.parts, strict=True):
             assert torch.equal(part, equal)
+        for part, equal in zip(rounded.wide_parts, expected.wide_parts, strict=True):
+            assert torch.equal(part, equal) or not writes_14_bits
         assert torch.equal(written, floats) if with_floats else written.isnan().all()
 
 
@@ -67,7 +69,7 @@ def test_attention(head_dim: int, kv_type: str) -> None:
         attended = case.run(rows, num_threads=8, output=output)
         return torch.cat(attended).reshape(sum(rows), -1)
 
-    check(attend)
+    check(attend, writes_14_bits=False)
 
 
 def test_rows_of_zeros_and_of_the_smallest_numbers_have_a_scale_and_no_bits() -> None:

@@ -136,7 +136,7 @@ def test_quantized_rows(size: int) -> None:
     x[1] = 0.0
     x[2, 0] = 1e-40
     x[3] *= 1e30
-    q, shifted, scales, sums, totals = ops.quantize_rows(x)
+    q, shifted, scales, sums, totals = ops.quantize_rows(x).parts
     groups = F.pad(x, (0, -size % 32)).view(30, -1, 32)
     assert torch.equal(scales, groups.abs().amax(-1) / 127)
     inverse = torch.where(scales < 1.2e-38, 0.0, 1 / scales)
@@ -146,8 +146,30 @@ def test_quantized_rows(size: int) -> None:
     assert torch.equal(sums, expected.view(30, -1, 16).sum(-1, dtype=torch.int32))
     assert torch.equal(totals, scales * sums.view(30, -1, 2).sum(-1))
     for row in range(0, 30, 7):
-        alone = ops.quantize_rows(x[row : row + 1].clone())
+        alone = ops.quantize_rows(x[row : row + 1].clone()).parts
         for part, whole in zip(alone, (q, shifted, scales, sums, totals), strict=True):
+            assert torch.equal(part[0], whole[row])
+
+
+@pytest.mark.parametrize("size", [*SIZES, 2048, 4100])
+def test_rows_in_14_bits(size: int) -> None:
+    x = random(30, size)
+    x[1] = 0.0
+    x[2, 0] = 1e-40
+    x[3] *= 1e30
+    rounded = ops.quantize_rows(x)
+    _, scales, sums = rounded.wide_parts
+    blocks = F.pad(x, (0, -size % 2048)).view(30, -1, 2048)
+    assert torch.equal(scales, blocks.abs().amax(-1) / 8191)
+    inverse = torch.where(scales < 1.2e-38, 0.0, 1 / scales)
+    expected = (blocks * inverse[..., None]).round().clamp(-8191, 8191).int()
+    integers = rounded.wide_integers()
+    assert torch.equal(integers, expected.view(30, -1)[:, : integers.shape[1]])
+    if sums.any():  # of the upper halves
+        assert torch.equal(sums, (expected >> 7).sum(-1, dtype=torch.int32))
+    for row in range(0, 30, 7):
+        alone = ops.quantize_rows(x[row : row + 1].clone())
+        for part, whole in zip(alone.wide_parts, rounded.wide_parts, strict=True):
             assert torch.equal(part[0], whole[row])
 
 

@@ -28,6 +28,7 @@ from pagemill.kernels.row_ops_library import StepStruct
 _PACKED_NAMES: Final = {
     **{name: name for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")},
     "int8": "int8-32",
+    "int8-row": "int8-row",
     "int4": "int4-32",
     "float32": "F32",
     "bfloat16": "BF16",

@@ -126,7 +126,7 @@ def _act(max_rows: int, width: int, recorder: Recorder) -> None:
 def _round(max_rows: int, width: int, recorder: Recorder) -> None:
     rows = random_rows(recorder, max_rows, width)
     for _ in range(_OPS):
-        recorder.quantize(rows)
+        recorder.quantize(rows, 8)
 
 
 def _rotary_write(shapes: Shapes, kv_dtype: str, max_rows: int, recorder: Recorder) -> None:

@@ -17,6 +17,7 @@ namespace pagemill {
 struct Isa {
   const char* name;
   LinearQuantized* linear_quantized;
+  LinearWide* linear_wide;
   LinearFloat* linear_float;
   RowKernels rows;
   Attend* attend;

@@ -9,6 +9,7 @@
 
 #include "linear_common.inc"
 #include "linear_float.inc"
+#include "linear_wide.inc"
 #include "peaks.inc"
 #include "quantize.inc"
 #include "row_kernels.inc"
@@ -27,6 +28,7 @@ pagemill::Attend attend;                     // isa_attention.cpp
 constexpr pagemill::Isa kIsa = {
     PAGEMILL_TEXT(PAGEMILL_ISA_NAMESPACE),
     linear_quantized,
+    linear_wide,
     linear_float,
     kRowKernels,
     attend,

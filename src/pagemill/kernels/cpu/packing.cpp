@@ -12,6 +12,7 @@ struct Format {
   int bits, group_size, super_size, block_size;
   bool affine;
   int zero;
+  bool wide = false;
 };
 
 bool format_of(WeightType type, int32_t group_size, int32_t padded_cols, Format* out) {
@@ -45,7 +46,7 @@ bool format_of(WeightType type, int32_t group_size, int32_t padded_cols, Format*
       const bool known = group_size == 16 || group_size == 32 || group_size == 64 ||
                          group_size == 128 || group_size == 0;
       const int size = group_size ? group_size : padded_cols;
-      *out = type == WeightType::kInt8 ? Format{8, size, 0, 1, false, 128}
+      *out = type == WeightType::kInt8 ? Format{8, size, 0, 1, false, 128, group_size == 0}
                                        : Format{4, size, 0, 1, true, 0};
       return known;
     }
@@ -89,6 +90,9 @@ void dequantize(const PackedWeight& w, int32_t row, float* out) {
   for (int32_t unit = 0; unit < num_units; ++unit) {
     uint8_t q[kUnitCols];
     read_unit<kBits>(quants + unit * unit_bytes(kBits), lane, q);
+    if (w.wide) {
+      for (uint8_t& each : q) each ^= 128;  // as it would be with a zero of 128
+    }
     float values[kUnitCols];
     for (int start = 0; start < kUnitCols; start += step) {
       const int32_t column = unit * kUnitCols + start;
@@ -124,10 +128,11 @@ int64_t layout_packed(WeightType type, int32_t group_size, int32_t num_rows, int
   const int64_t num_outer = (padded_cols + outer_size - 1) / outer_size;
   const int64_t num_groups = (padded_cols + f.group_size - 1) / f.group_size;
   Pieces pieces(buffer);
-  *out = {f.bits,   f.group_size, f.super_size, f.affine,    f.zero,
-          num_rows, num_cols,     padded_rows,  padded_cols, nullptr,
-          nullptr,  nullptr,      nullptr,      nullptr};
-  out->quants = pieces.take(int64_t{padded_rows} * padded_cols * f.bits / 8);
+  *out = {f.bits,   f.group_size, f.super_size, f.affine,    f.zero,  f.wide,
+          num_rows, num_cols,     padded_rows,  padded_cols, nullptr, nullptr,
+          nullptr,  nullptr,      nullptr};
+  const int64_t unread = f.wide ? unit_bytes(8) : 0;
+  out->quants = pieces.take(int64_t{padded_rows} * padded_cols * f.bits / 8 + unread);
   out->scales = reinterpret_cast<uint16_t*>(pieces.take(2 * num_outer * padded_rows));
   if (f.affine) out->mins = reinterpret_cast<uint16_t*>(pieces.take(2 * num_outer * padded_rows));
   if (f.super_size) out->sub_scales = pieces.take(num_groups * padded_rows);

@@ -15,7 +15,9 @@
 //           line h are bits 4 and 5 of q in step 4 h + i
 //
 // All scales are [panel][group][16 rows]. Without a super group a weight is scale * (q - zero) or,
-// affine, scale * q + min. With one, scale is d * sub_scale and min is -(dmin * sub_min): d and dmin
+// affine, scale * q + min. Weights of 8 bits with one scale a row ("wide": the rows that they are
+// multiplied with have 14 bits) are signed, q is the weight; 8 operands of zeros may follow a panel's
+// last unit in what kernels read, so there is room for that behind the last panel. With a super group, scale is d * sub_scale and min is -(dmin * sub_min): d and dmin
 // float16 for each 256 columns, the 8-bit integers for each group.
 #pragma once
 
@@ -51,6 +53,7 @@ struct PackedWeight {
   int32_t super_size;   // columns that share the float16 scale of sub_scales; 0: there are none
   int32_t affine;       // whether there are minimums
   int32_t zero;         // the q that means 0, if not affine
+  int32_t wide;         // whether q is signed and there is one scale a row
   int32_t num_rows;     // of the matrix
   int32_t num_cols;
   int32_t padded_rows;  // rows up to whole panels have scale 0 (and minimum 0)

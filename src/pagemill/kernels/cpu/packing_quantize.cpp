@@ -30,7 +30,9 @@ class PanelQuantizer {
     }
     const int64_t num_bytes = static_cast<int64_t>(operands_.size()) * kBits / 8;
     uint8_t* quants = out_.quants + panel * num_bytes;
-    if constexpr (kBits == 8) {
+    if (out_.wide) {
+      for (int64_t i = 0; i < num_bytes; ++i) quants[i] = operands_[i] ^ 128;
+    } else if constexpr (kBits == 8) {
       memcpy(quants, operands_.data(), num_bytes);
     } else {
       for (int64_t line = 0; line < num_bytes; line += kLineBytes) {

@@ -197,7 +197,10 @@ class LinearOp : public Op {
   void run_tile(const LinearSegment& segment, const Tile& tile, float* out) const {
     const Epilogue epilogue = {linear_.bias ? linear_.bias + segment.first_column : nullptr};
     float* first_out = out + segment.first_column;
-    if (segment.packed) {
+    if (segment.packed && segment.packed->wide) {
+      current_isa().linear_wide(*segment.packed, linear_.quantized, tile, epilogue, first_out,
+                                linear_.out_stride);
+    } else if (segment.packed) {
       static thread_local LinearScratch scratch;
       current_isa().linear_quantized(*segment.packed, linear_.quantized, tile, epilogue,
                                      scratch.floats(), first_out, linear_.out_stride);

@@ -97,7 +97,7 @@ struct RotaryWrite {
   KvCache cache;
 };
 
-// Rows in 8 bits, where the op that computes them does not write them so itself.
+// Rows as integers, where the op that computes them does not write them so itself.
 struct QuantizeRows {
   const float* x;
   int64_t x_stride;

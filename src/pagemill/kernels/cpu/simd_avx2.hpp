@@ -273,4 +273,43 @@ PAGEMILL_INLINE I16 add_words(I16 acc, W32 words) {
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(words.hi, ones))};
 }
 
+// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: 16 bits each, of four columns the first
+// and the third, then the others.
+PAGEMILL_INLINE I16 store_wide(uint8_t* row, int64_t, int64_t column, I16 x) {
+  int32_t values[16];
+  int16_t words[16];
+  store_int(values, x);
+  for (int i = 0; i < 16; ++i) {
+    words[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1] = static_cast<int16_t>(values[i]);
+  }
+  memcpy(row + 2 * column, words, sizeof words);
+  return splat_int(0);
+}
+
+// Sums of products of 14 bits.
+struct WideSum { I16 all; };
+// Weights (-128 to 127) of even columns and of odd ones, in 16 bits.
+struct WideWeights { W32 even, odd; };
+PAGEMILL_INLINE WideWeights wide_weights(const uint8_t* p) {
+  const B64 w = load_bytes(p);
+  return {{_mm256_srai_epi16(_mm256_slli_epi16(w.lo, 8), 8),
+           _mm256_srai_epi16(_mm256_slli_epi16(w.hi, 8), 8)},
+          {_mm256_srai_epi16(w.lo, 8), _mm256_srai_epi16(w.hi, 8)}};
+}
+PAGEMILL_INLINE WideSum wide_start(int32_t) { return {splat_int(0)}; }
+// Adds the products of columns [column, column + 4) of a row.
+PAGEMILL_INLINE WideSum add_wide(WideSum sum, const WideWeights& w, const uint8_t* row, int64_t,
+                                 int64_t column) {
+  int32_t words[2];
+  memcpy(words, row + 2 * column, sizeof words);
+  const __m256i even = _mm256_set1_epi32(words[0]), odd = _mm256_set1_epi32(words[1]);
+  I16 all = sum.all;
+  all.lo = _mm256_add_epi32(all.lo, _mm256_madd_epi16(w.even.lo, even));
+  all.hi = _mm256_add_epi32(all.hi, _mm256_madd_epi16(w.even.hi, even));
+  all.lo = _mm256_add_epi32(all.lo, _mm256_madd_epi16(w.odd.lo, odd));
+  all.hi = _mm256_add_epi32(all.hi, _mm256_madd_epi16(w.odd.hi, odd));
+  return {all};
+}
+PAGEMILL_INLINE I16 wide_total(WideSum sum) { return sum.all; }
+
 }  // namespace PAGEMILL_ISA_NAMESPACE

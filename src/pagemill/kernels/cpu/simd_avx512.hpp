@@ -153,4 +153,35 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi32(activations), weights.v)};
 }
 
+// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: first the upper halves of all columns
+// (-64 to 63), then the lower ones (0 to 127). Returns the upper ones.
+PAGEMILL_INLINE I16 store_wide(uint8_t* row, int64_t num_cols, int64_t column, I16 x) {
+  const I16 upper = {_mm512_srai_epi32(x.v, 7)};
+  store_s8(reinterpret_cast<int8_t*>(row) + column, upper);
+  store_u8(row + num_cols + column, {_mm512_and_si512(x.v, _mm512_set1_epi32(127))});
+  return upper;
+}
+
+// Sums of products of 14 bits: 128 * upper + lower.
+struct WideSum { I16 upper, lower; };
+// Weights as they come (-128 to 127), and with 128 added (0 to 255), which is what upper halves are
+// multiplied with; sum_of_upper is that over the columns that will come.
+struct WideWeights { B64 as_signed, as_unsigned; };
+PAGEMILL_INLINE WideWeights wide_weights(const uint8_t* p) {
+  const __m512i w = _mm512_loadu_si512(p);
+  return {{w}, {_mm512_xor_si512(w, _mm512_set1_epi8(-128))}};
+}
+PAGEMILL_INLINE WideSum wide_start(int32_t sum_of_upper) {
+  return {splat_int(-128 * sum_of_upper), splat_int(0)};
+}
+// Adds the products of columns [column, column + 4) of a row.
+PAGEMILL_INLINE WideSum add_wide(WideSum sum, const WideWeights& w, const uint8_t* row,
+                                 int64_t num_cols, int64_t column) {
+  int32_t upper, lower;
+  memcpy(&upper, row + column, sizeof upper);
+  memcpy(&lower, row + num_cols + column, sizeof lower);
+  return {dot4(sum.upper, w.as_unsigned, upper), dot4_signed(sum.lower, w.as_signed, lower)};
+}
+PAGEMILL_INLINE I16 wide_total(WideSum sum) { return shift_left<7>(sum.upper) + sum.lower; }
+
 }  // namespace PAGEMILL_ISA_NAMESPACE

@@ -304,4 +304,36 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   });
 }
 
+// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: 16 bits each, of four columns the first
+// and the third, then the others.
+PAGEMILL_INLINE I16 store_wide(uint8_t* row, int64_t, int64_t column, I16 x) {
+  int32_t values[16];
+  int16_t words[16];
+  store_int(values, x);
+  for (int i = 0; i < 16; ++i) {
+    words[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1] = static_cast<int16_t>(values[i]);
+  }
+  memcpy(row + 2 * column, words, sizeof words);
+  return splat_int(0);
+}
+
+// Sums of products of 14 bits.
+struct WideSum { I16 all; };
+struct WideWeights { B64 bytes; };
+PAGEMILL_INLINE WideWeights wide_weights(const uint8_t* p) { return {load_bytes(p)}; }
+PAGEMILL_INLINE WideSum wide_start(int32_t) { return {splat_int(0)}; }
+// Adds the products of columns [column, column + 4) of a row; weights are from -128 to 127.
+PAGEMILL_INLINE WideSum add_wide(WideSum sum, const WideWeights& w, const uint8_t* row, int64_t,
+                                 int64_t column) {
+  uint32_t words[2];
+  memcpy(words, row + 2 * column, sizeof words);
+  const s32x4 even = (s32x4)splat_4(words[0]), odd = (s32x4)splat_4(words[1]);
+  return {parts<I16>([&](int i) {
+    const s32x4 even_weights = (s32x4)((s16x8)(w.bytes.v[i] << 8) >> 8);
+    const s32x4 odd_weights = (s32x4)((s16x8)w.bytes.v[i] >> 8);
+    return sum.all.v[i] + pair_products(even_weights, even) + pair_products(odd_weights, odd);
+  })};
+}
+PAGEMILL_INLINE I16 wide_total(WideSum sum) { return sum.all; }
+
 }  // namespace PAGEMILL_ISA_NAMESPACE
