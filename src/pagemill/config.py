@@ -44,9 +44,9 @@ class EngineConfig:
     ``auto``: the 4- to 8-bit weights of a GGUF file as they are stored there, multiplied with
     activations in 8 bits (native kernels only; PyTorch's dequantize them); others float32."""
     quantization: str | None = None
-    """``int8`` or ``int4``: what float matrices become when they are loaded, in groups of 32
-    columns. What a GGUF file has quantized stays so under ``dtype="auto"``. Needs the native
-    kernels."""
+    """``int8`` or ``int4``: what float matrices become when they are loaded, with a scale for
+    each group of 32 columns (``int8`` on a machine with AMX: for each row). What a GGUF file has
+    quantized stays so under ``dtype="auto"``. Needs the native kernels."""
     device: str = "auto"
     """``cpu`` (which is what ``auto`` means today)."""
     num_threads: int | None = None

@@ -5,9 +5,9 @@ handles, it records what would be computed. When all is recorded, `Recorder.fini
 native program, which replays all of it in one call a step. What changes between steps (how many
 rows, which tokens and slots) is not in the program but in the step's arrays.
 
-A quantized linear map reads its rows in 8 bits, or in 14 if its weights have one scale a row. The op
-that computes them writes them so itself where it can, and leaves out the floats if nobody else reads
-those; after other ops comes one that rounds.
+A quantized linear map reads its rows in 8 bits, or in 14 if its weights have one scale a row. The
+op that computes them writes them so itself where it can, and leaves out the floats if nobody else
+reads those; after other ops comes one that rounds.
 """
 
 from __future__ import annotations

@@ -73,11 +73,12 @@ class Rounded:
     def wide_integers(self) -> torch.Tensor:
         """``[rows, wide_cols]`` of 14 bits, in whichever order they lie."""
         data = self.wide_parts[0]
-        if native.load().isa in ("amx", "avx512"):
-            upper, lower = data.view(torch.int8).int().split(self.wide_cols, dim=1)
-            return 128 * upper + lower
+        library = native.load()
+        if library is not None and library.isa in ("amx", "avx512"):
+            halves = data.view(torch.int8).int().view(len(data), 2, -1)
+            return 128 * halves[:, 0] + halves[:, 1]
         words = data.view(torch.int16).int().view(len(data), -1, 4)
-        return words[:, :, [0, 2, 1, 3]].reshape(len(data), -1)
+        return words[:, :, [0, 2, 1, 3]].flatten(1)
 
 
 class Output(NamedTuple):

@@ -28,8 +28,8 @@ const Isa& isa_amx() {
   return isa;
 }
 
-// Whether the processor multiplies tiles of bytes, and Linux lets this process use them, which it has
-// to be asked for: the registers have 8 KB, which most programs need not have saved.
+// Whether the processor multiplies tiles of bytes, and Linux lets this process use them, which it
+// has to be asked for: the registers have 8 KB, which most programs need not have saved.
 bool is_amx_granted() {
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;

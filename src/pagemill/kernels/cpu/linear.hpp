@@ -36,8 +36,9 @@ constexpr int kStripUnits = 18;
 // 32 sums for each row, and for each unit 8-bit weights and two scales, minimums and so on.
 constexpr int64_t kLinearScratchFloats = 32 * kRowBlock + kStripUnits * 2 * (512 / 4 + 2 * 48);
 
-// The same for weights whose `wide` is set, which read the rows in 14 bits: total = fma(sum as float,
-// scale of the row's block, total) over blocks of kWideBlock columns, times the weights' scale.
+// The same for weights whose `wide` is set, which read the rows in 14 bits: total = fma(sum as
+// float, scale of the row's block, total) over blocks of kWideBlock columns, times the weights'
+// scale.
 using LinearWide = void(const PackedWeight& weight, const QuantizedRows& x, Tile tile,
                         Epilogue epilogue, float* out, int64_t out_stride);
 

@@ -15,10 +15,12 @@
 //           line h are bits 4 and 5 of q in step 4 h + i
 //
 // All scales are [panel][group][16 rows]. Without a super group a weight is scale * (q - zero) or,
-// affine, scale * q + min. Weights of 8 bits with one scale a row ("wide": the rows that they are
-// multiplied with have 14 bits) are signed, q is the weight; 8 operands of zeros may follow a panel's
-// last unit in what kernels read, so there is room for that behind the last panel. With a super group, scale is d * sub_scale and min is -(dmin * sub_min): d and dmin
+// affine, scale * q + min. With one, scale is d * sub_scale and min is -(dmin * sub_min): d and dmin
 // float16 for each 256 columns, the 8-bit integers for each group.
+//
+// Weights of 8 bits with one scale a row are "wide" (so are the rows that they are multiplied with,
+// see quantized_rows.hpp): q is signed, and the weight is scale * q. Kernels read up to a unit
+// beyond a panel, and multiply what is there by zeros.
 #pragma once
 
 #include <cstdint>

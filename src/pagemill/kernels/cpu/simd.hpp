@@ -12,8 +12,8 @@
 //   B64   64 bytes, 4 for each of 16 lanes
 //                      load_bytes store_bytes splat_bytes low_nibbles high_nibbles
 //                      bits_4_5 add_16_where - | dot4 dot4_signed
-//   WideSum            sums of products of 8 by 14 bits: store_wide wide_weights wide_start add_wide
-//                      wide_total
+//   WideSum            sums of products of 8 by 14 bits
+//                      store_wide wide_weights wide_start add_wide wide_total
 //
 // Every function gives the same bits on every instruction set, except fma (see there) and the bits
 // of a NaN. min and max return their second argument if either is a NaN or both are zero.

@@ -273,8 +273,8 @@ PAGEMILL_INLINE I16 add_words(I16 acc, W32 words) {
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(words.hi, ones))};
 }
 
-// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: 16 bits each, of four columns the first
-// and the third, then the others.
+// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: 16 bits each, of four columns the
+// first and the third, then the others.
 PAGEMILL_INLINE I16 store_wide(uint8_t* row, int64_t, int64_t column, I16 x) {
   int32_t values[16];
   int16_t words[16];

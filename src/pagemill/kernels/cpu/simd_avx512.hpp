@@ -153,8 +153,8 @@ PAGEMILL_INLINE I16 dot4_signed(I16 acc, B64 weights, int32_t activations) {
   return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi32(activations), weights.v)};
 }
 
-// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: first the upper halves of all columns
-// (-64 to 63), then the lower ones (0 to 127). Returns the upper ones.
+// Sixteen numbers of 14 bits into a row of 2 * num_cols bytes: first the upper halves of all
+// columns (-64 to 63), then the lower ones (0 to 127). Returns the upper ones.
 PAGEMILL_INLINE I16 store_wide(uint8_t* row, int64_t num_cols, int64_t column, I16 x) {
   const I16 upper = {_mm512_srai_epi32(x.v, 7)};
   store_s8(reinterpret_cast<int8_t*>(row) + column, upper);
