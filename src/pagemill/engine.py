@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pagemill.admission import Admission
-from pagemill.batch import Batch, BlockMove, ModelRunner, StepResult
+from pagemill.batch import Batch, BlockMove, ModelRunner, MoveKind, StepResult
 from pagemill.batch_builder import build_batch
 from pagemill.config import EngineConfig
 from pagemill.errors import EngineError, InvalidParameterError, InvariantError
@@ -275,7 +275,8 @@ class LLMEngine:
         if moves:
             started = self._clock()
             self.runner.move_blocks(moves)
-            self.scheduler.preemption.on_moved(len(moves), self._clock() - started)
+            if all(move.kind is not MoveKind.COPY for move in moves):
+                self.scheduler.preemption.on_swapped(len(moves), self._clock() - started)
 
     def _execute(self, plan: SchedulerOutput, batch: Batch) -> StepResult:
         started = self._clock()

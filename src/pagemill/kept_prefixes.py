@@ -97,7 +97,11 @@ class KeptPrefixes:
 
         Raises:
             InvalidFileError: it is no such file, or of another model or configuration.
+            RequestError: prefix caching is off, so nobody would find them.
+            OSError: it cannot be read.
         """
+        if not self._kv.prefix_caching:
+            raise RequestError("enable_prefix_caching is off, so nobody would find a file's blocks")
         return self._kv.restore(read_prefix_file(path, self._shape()), self._runner.write_block)
 
     def _shape(self) -> Shape:

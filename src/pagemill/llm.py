@@ -210,6 +210,8 @@ class LLM:
 
         Raises:
             InvalidFileError: it is no such file, or of another model or configuration.
+            RequestError: prefix caching is off, so nobody would find them.
+            OSError: it cannot be read.
         """
         with self._lock:
             return self.engine.kept_prefixes.load(path)

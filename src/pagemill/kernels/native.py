@@ -5,7 +5,8 @@ no C++ compiler, pagemill installs all the same and computes with PyTorch, and `
 says why. In a source tree, ``cmake -S . -B build -G Ninja && cmake --build build`` puts it here.
 
 Environment:
-    PAGEMILL_ISA: ``avx512``, ``avx2`` or ``portable`` instead of the best that the machine can run.
+    PAGEMILL_ISA: ``amx``, ``avx512``, ``avx2`` or ``portable`` instead of the best that the machine
+        can run.
     PAGEMILL_NATIVE_LIBRARY: path of a library to load instead, for sanitized builds.
 """
 

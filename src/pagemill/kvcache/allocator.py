@@ -9,11 +9,12 @@ from pagemill.errors import InvariantError
 
 
 class BlockAllocator:
-    """Hands out block ids 0 .. ``num_blocks - 1``. Only `KVCacheManager` calls this class.
+    """Hands out block ids 0 .. ``num_blocks - 1``. Only `KVCacheManager` and its
+    parts (`Pins`, `restore_blocks`) call this class.
 
-        referenced   in at least one block table
-        cached       in none, but its content may be hit; the one released longest ago goes first
-        empty        in none, and nobody wants its content; the last one released is reused first,
+        referenced   in at least one block table, or pinned
+        cached       neither, but its content may be hit; the one released longest ago goes first
+        empty        neither, and nobody wants its content; the last one released is reused first,
                      so that memory that was never touched stays so
 
     Cached and empty blocks are free: `take` gives out empty ones first, then evicts cached ones.
@@ -43,7 +44,7 @@ class BlockAllocator:
         return len(self._cached)
 
     def ref_count(self, block_id: int) -> int:
-        """How many block tables the block is in."""
+        """How many owners the block has: tables that it is in, and pins."""
         return self._ref_counts[block_id]
 
     def take(self, count: int) -> list[int]:

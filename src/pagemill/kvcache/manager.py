@@ -1,4 +1,4 @@
-"""`KVCacheManager`: the only code that takes or gives back blocks."""
+"""`KVCacheManager`: with its parts, the only code that takes or gives back blocks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def blocks_for_tokens(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
+def slots_at_most(num_prompt_tokens: int, max_tokens: int) -> int:
+    """Token slots of a sequence at its longest.
+
+    The last token that is generated needs none: nothing is computed from it.
+    """
+    return num_prompt_tokens + max(max_tokens - 1, 0)
+
+
 class KVCacheManager:
     """Owns every block, in and out of the pool.
 
@@ -45,6 +53,7 @@ class KVCacheManager:
         prefix_caching: keep computed blocks, and look for them.
         partial_hits: also copy the matching head of a block.
         hash_function: names blocks; another one for tests.
+        allocator: of the pool; another one for comparisons.
     """
 
     def __init__(
@@ -56,21 +65,22 @@ class KVCacheManager:
         prefix_caching: bool = True,
         partial_hits: bool = True,
         hash_function: HashFunction = digest,
+        allocator: BlockAllocator | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_cow_copies = 0
         self.num_whole_hits = 0
-        """Cached blocks that were shared."""
+        """Known blocks that a new table was given, in the cache or in other tables."""
         self.num_partial_hits = 0
         """Cached blocks whose head was copied."""
         self.num_evictions = 0
         """Cached blocks that were given to somebody else."""
-        self._prefix_caching = prefix_caching
+        self.prefix_caching = prefix_caching
         self._cache = PrefixCache(
             block_size, partial_hits=partial_hits, hash_function=hash_function
         )
-        self._allocator = BlockAllocator(num_blocks, self._evict)
+        self._allocator = allocator or BlockAllocator(num_blocks, self._evict)
         self._swap = SwapSpace(num_swap_slots)
         self._moves: list[BlockMove] = []
         self._pins = Pins(self._allocator)
@@ -94,7 +104,7 @@ class KVCacheManager:
 
     @property
     def usage(self) -> float:
-        """Share of the pool in block tables, 0 to 1."""
+        """Share of the pool in block tables or pinned, 0 to 1."""
         return 1.0 - self._allocator.num_free_blocks / self.num_blocks
 
     @property
@@ -108,11 +118,7 @@ class KVCacheManager:
         return self.num_usable_blocks * self.block_size + 1
 
     def fits_ever(self, num_prompt_tokens: int, max_tokens: int) -> bool:
-        """Whether a sequence of this size could run to its end in an otherwise empty pool.
-
-        The one definition, used at admission and by nothing else's arithmetic. The last token
-        that is generated needs no slot: nothing is computed from it.
-        """
+        """Whether a sequence of this size could run to its end in an otherwise empty pool."""
         return self.blocks_needed_at_most(num_prompt_tokens, max_tokens) <= self.num_usable_blocks
 
     def describe_size(self) -> str:
@@ -122,7 +128,7 @@ class KVCacheManager:
 
     def blocks_needed_at_most(self, num_prompt_tokens: int, max_tokens: int) -> int:
         """Blocks that a sequence holds at its longest."""
-        return blocks_for_tokens(num_prompt_tokens + max(max_tokens - 1, 0), self.block_size)
+        return blocks_for_tokens(slots_at_most(num_prompt_tokens, max_tokens), self.block_size)
 
     def num_slots_at_admission(self, num_tokens: int, num_tokens_at_most: int) -> int:  # noqa: ARG002
         """Token slots that a sequence is admitted with: those of the tokens that it has.
@@ -147,7 +153,7 @@ class KVCacheManager:
             token_ids: all its tokens.
             max_tokens: use no more than this, so that something is left to compute.
         """
-        if not self._prefix_caching:
+        if not self.prefix_caching:
             return _NOTHING
         tokens = token_bytes(token_ids)
         self._cache.extend_digests(blocks.root, blocks.digests, tokens)
@@ -248,7 +254,7 @@ class KVCacheManager:
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int
     ) -> None:
         """Make the whole blocks among the first ``num_computed_tokens`` findable."""
-        if not self._prefix_caching:
+        if not self.prefix_caching:
             return
         num_whole = num_computed_tokens // self.block_size
         if num_whole <= len(blocks.nodes):
@@ -430,7 +436,7 @@ class KVCacheManager:
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int
     ) -> None:
         whole, rest = divmod(num_computed_tokens, self.block_size)
-        if not (self._prefix_caching and rest and len(blocks.nodes) == whole < len(blocks.table)):
+        if not (self.prefix_caching and rest and len(blocks.nodes) == whole < len(blocks.table)):
             return
         block_id = blocks.table[whole]
         parent = blocks.nodes[-1] if blocks.nodes else blocks.root

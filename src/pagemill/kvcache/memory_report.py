@@ -20,7 +20,7 @@ class MemoryReport:
     referenced: int
     """In at least one block table, or pinned."""
     shared: int
-    """Of those, in more than one."""
+    """Of those, with several owners: tables and pins."""
     pinned: int
     """Of those, kept by a pin."""
     swapped: int

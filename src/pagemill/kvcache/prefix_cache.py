@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from pagemill.kvcache.block_hash import TOKEN_BYTES, HashFunction, digest
 
-EVICTED = -1
+_EVICTED = -1
 """The ``block_id`` of a node whose block was given to somebody else."""
 _NO_BLOCK = -2
 _NO_CHILDREN: list[CachedBlock] = []
@@ -55,7 +55,7 @@ class CachedBlock:
     @property
     def is_evicted(self) -> bool:
         """Whether the block is somebody else's now."""
-        return self.block_id == EVICTED
+        return self.block_id == _EVICTED
 
 
 class PrefixHit(NamedTuple):
@@ -201,7 +201,7 @@ class PrefixCache:
             del self._by_digest[node.digest]
         siblings = node.parent.children
         del siblings[bisect_left(siblings, node.tokens, key=_tokens_of)]
-        node.block_id = EVICTED
+        node.block_id = _EVICTED
 
 
 def _longest_match(parent: CachedBlock, wanted: bytes) -> tuple[CachedBlock | None, int]:

@@ -1,7 +1,7 @@
 """Computed blocks in a file: the format, and its refusal to believe what it reads.
 
     magic     16 bytes
-    header    length (4 bytes), then JSON: format, fingerprint, block_size, block_bytes, num_blocks
+    header    length (4 bytes), then JSON: format, fingerprint, block_size, block_bytes
     records   one a block, parents before their children:
               digest      16 bytes  of the chain up to this block
               parent      16 bytes  digest of the block before it, or of the root
@@ -21,12 +21,11 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pagemill.errors import InvalidFileError
-from pagemill.kvcache.block_hash import DIGEST_BYTES, TOKEN_BYTES
+from pagemill.kvcache.block_hash import DIGEST_BYTES, TOKEN_BYTES, digest
 
 MAGIC = b"pagemill prefix\n"
 FORMAT = 1
@@ -74,7 +73,7 @@ def write_prefix_file(path: str | Path, shape: Shape, records: Iterable[Record])
             file.write(MAGIC + len(header).to_bytes(4, "little") + header)
             for record in records:
                 data = b"".join(record)
-                file.write(data + _checksum(data))
+                file.write(data + digest(data))
                 count += 1
             file.flush()
             os.fsync(file.fileno())
@@ -97,7 +96,7 @@ def read_prefix_file(path: str | Path, shape: Shape) -> Iterator[Record | None]:
         sizes = (DIGEST_BYTES, DIGEST_BYTES, shape.block_size * TOKEN_BYTES, shape.block_bytes)
         while data := file.read(sum(sizes) + DIGEST_BYTES):
             content, checksum = data[: sum(sizes)], data[sum(sizes) :]
-            if _checksum(content) != checksum:
+            if digest(content) != checksum:
                 yield None
                 continue
             at = 0
@@ -130,7 +129,3 @@ def _check_header(path: str | Path, header: dict[str, Any], shape: Shape) -> Non
                 f"{path} holds prefixes of {name} {header.get(name)!r}, but this engine has "
                 f"{wanted!r}; save the cache again with the model and options in use"
             )
-
-
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -14,7 +14,7 @@ class PreemptionCosts:
     """Decides between copying a victim's blocks and computing them again.
 
     Under ``auto`` the cheaper one by what this engine has measured so far: seconds for each byte
-    moved (out and, later, in again), and seconds for each token computed.
+    swapped (out and, later, in again), and seconds for each token computed.
 
     Args:
         mode: ``swap`` (where there is room), ``recompute``, or ``auto``.
@@ -27,9 +27,9 @@ class PreemptionCosts:
         self._seconds_per_byte = _DEFAULT_SECONDS_PER_BYTE
         self._seconds_per_token: float | None = None
 
-    def on_moved(self, num_moves: int, seconds: float) -> None:
-        """Learn what it took to move blocks."""
-        measured = seconds / (num_moves * self._block_bytes)
+    def on_swapped(self, num_blocks: int, seconds: float) -> None:
+        """Learn what it took to move blocks out of the pool or into it."""
+        measured = seconds / (num_blocks * self._block_bytes)
         self._seconds_per_byte += _WEIGHT * (measured - self._seconds_per_byte)
 
     def on_computed(self, num_tokens: int, seconds: float) -> None:

@@ -6,10 +6,12 @@ admitted with the rest (the stall-free batching of Sarathi-Serve, Agrawal et al.
 
 Memory, by two rules. A sequence is admitted when its whole prompt (after a preemption: all of its
 tokens) fits beside one free block for each running sequence that may still grow, and gets these
-blocks at once; so a prefill under way can never run out of blocks, and a sequence that was just
-admitted is not the victim of the next step. A decode that needs a block when none is free preempts
-the lowest-ranked sequence, itself if it is that one. The best-ranked sequence therefore always
-advances, and `fits_ever`, checked at the door, makes sure that it can advance to its end.
+blocks at once; so a prefill under way can never run out of blocks, and a decode that grows in the
+next step does not evict a sequence that was just admitted. A decode that needs a block when none is
+free preempts the lowest-ranked sequence, itself if it is that one. And before all that, whoever
+waits with a better rank than a running sequence takes its place, if its blocks would do. The
+best-ranked sequence therefore always advances, and `fits_ever`, checked at the door, makes sure
+that it can advance to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
 from pagemill.errors import ConfigError, RequestTooLargeError
-from pagemill.kvcache.manager import KVCacheManager
+from pagemill.kvcache.manager import KVCacheManager, slots_at_most
 from pagemill.kvcache.prefix_cache import PrefixHit
 from pagemill.request import Request, Sequence, SequenceStatus
 from pagemill.scheduler.decode_rows import DecodeRows
@@ -299,7 +301,7 @@ class Scheduler:
     def _slots_at_admission(self, seq: Sequence) -> int:
         request = seq.request
         # The last token that is generated needs no slot.
-        at_most = request.num_prompt_tokens + max(request.max_tokens - 1, 0)
+        at_most = slots_at_most(request.num_prompt_tokens, request.max_tokens)
         return self.kv.num_slots_at_admission(seq.num_tokens, at_most)
 
     def _has_slot_for_one_more(self) -> bool:

@@ -11,7 +11,7 @@ def test_a_mode_that_is_asked_for_is_kept_whatever_it_costs() -> None:
     for mode, swaps in [("swap", True), ("recompute", False)]:
         costs = PreemptionCosts(mode, BLOCK_BYTES)
         for seconds in (1e-9, 1e9):
-            costs.on_moved(1, seconds)
+            costs.on_swapped(1, seconds)
             costs.on_computed(100, 1.0)
             assert costs.prefers_swap(3, 48) == swaps
 
@@ -28,7 +28,7 @@ def test_auto_recomputes_until_it_knows_what_that_costs() -> None:
 def with_costs(seconds_per_block: float, seconds_per_token: float) -> PreemptionCosts:
     costs = PreemptionCosts("auto", BLOCK_BYTES)
     for _ in range(100):
-        costs.on_moved(5, 5 * seconds_per_block)
+        costs.on_swapped(5, 5 * seconds_per_block)
         costs.on_computed(100, 100 * seconds_per_token)
     return costs
 
@@ -58,10 +58,10 @@ def test_auto_takes_what_was_cheaper_so_far(
 def test_auto_follows_costs_that_change_and_one_slow_step_alone_does_not_turn_it() -> None:
     costs = with_costs(seconds_per_block=1.0, seconds_per_token=0.2)
     assert costs.prefers_swap(4, 64)
-    costs.on_moved(1, 2.0)
+    costs.on_swapped(1, 2.0)
     assert costs.prefers_swap(4, 64)
     for _ in range(30):
-        costs.on_moved(1, 2.0)
+        costs.on_swapped(1, 2.0)
     assert not costs.prefers_swap(4, 64)
     for _ in range(30):
         costs.on_computed(16, 16 * 0.5)

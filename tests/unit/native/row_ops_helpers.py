@@ -73,12 +73,17 @@ class Rounded:
     def wide_integers(self) -> torch.Tensor:
         """``[rows, wide_cols]`` of 14 bits, in whichever order they lie."""
         data = self.wide_parts[0]
-        library = native.load()
-        if library is not None and library.isa in ("amx", "avx512"):
+        if lies_in_halves():
             halves = data.view(torch.int8).int().view(len(data), 2, -1)
             return 128 * halves[:, 0] + halves[:, 1]
         words = data.view(torch.int16).int().view(len(data), -1, 4)
         return words[:, :, [0, 2, 1, 3]].flatten(1)
+
+
+def lies_in_halves() -> bool:
+    """Whether rows in 14 bits have all their upper halves before the lower ones."""
+    library = native.load()
+    return library is not None and library.isa in ("amx", "avx512")
 
 
 class Output(NamedTuple):

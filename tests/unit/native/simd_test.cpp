@@ -208,7 +208,7 @@ void check_bytes(const SimdInputs& in, const SimdOutputs& out) {
       whole += w * x;
       low += (w & 15) * x;
       high += (w >> 4) * x;
-      const float number = static_cast<float>(in.integers[i / 16 * 16 + 4 + j]) * 0x1p-19f;
+      const float number = static_cast<float>(in.integers[i / 16 * 16 + 4 + j]) * 0x1p-18f;
       wide += static_cast<int8_t>(w) * static_cast<int>(std::nearbyint(number));
       as_signed += static_cast<int8_t>(w) * static_cast<uint8_t>(x);
       for (const int bits : {4, 5, 6, 8}) {

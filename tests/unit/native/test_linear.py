@@ -180,7 +180,9 @@ def test_columns_that_fill_no_whole_unit_are_padded_with_nothing(library: Native
         linear.close()
 
 
-@pytest.mark.parametrize(("num_rows", "num_cols"), [(1, 1), (20, 50), (40, 576), (33, 4190)])
+@pytest.mark.parametrize(
+    ("num_rows", "num_cols"), [(1, 1), (32, 33), (20, 50), (40, 576), (33, 4190), (64, 4190)]
+)
 def test_weights_with_one_scale_a_row_multiply_rows_of_14_bits(
     library: NativeLibrary, num_rows: int, num_cols: int
 ) -> None:

@@ -36,8 +36,10 @@ def check(op: Callable[[Output], torch.Tensor], *, writes_14_bits: bool = True) 
         written = op(Output(rounded, with_floats))
         for part, equal in zip(rounded.parts, expected.parts, strict=True):
             assert torch.equal(part, equal)
-        for part, equal in zip(rounded.wide_parts, expected.wide_parts, strict=True):
-            assert torch.equal(part, equal) or not writes_14_bits
+        untouched = Rounded(*floats.shape)
+        wide = (expected if writes_14_bits else untouched).wide_parts
+        for part, equal in zip(rounded.wide_parts, wide, strict=True):
+            assert torch.equal(part.nan_to_num(7), equal.nan_to_num(7))
         assert torch.equal(written, floats) if with_floats else written.isnan().all()
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import pairwise
 
 from pagemill.kvcache.allocator import BlockAllocator
-from pagemill.kvcache.manager import KVCacheManager, blocks_for_tokens
+from pagemill.kvcache.manager import KVCacheManager, blocks_for_tokens, slots_at_most
 
 
 class ContiguousAllocator(BlockAllocator):
@@ -71,9 +71,9 @@ class ContiguousKVCacheManager(KVCacheManager):
     """
 
     def __init__(self, num_blocks: int, block_size: int, reserved_tokens: int | None) -> None:
-        super().__init__(num_blocks, block_size, prefix_caching=False)
+        self._pieces = ContiguousAllocator(num_blocks)
+        super().__init__(num_blocks, block_size, prefix_caching=False, allocator=self._pieces)
         self._reserved_tokens = reserved_tokens
-        self._allocator = self._pieces = ContiguousAllocator(num_blocks)
 
     def num_slots_at_admission(self, num_tokens: int, num_tokens_at_most: int) -> int:
         """All that the sequence will ever have."""
@@ -86,7 +86,7 @@ class ContiguousKVCacheManager(KVCacheManager):
 
     def fits_ever(self, num_prompt_tokens: int, max_tokens: int) -> bool:
         """Whether the piece fits into the pool, and the sequence into the piece."""
-        at_most = num_prompt_tokens + max(max_tokens - 1, 0)
+        at_most = slots_at_most(num_prompt_tokens, max_tokens)
         reserved = self.num_slots_at_admission(num_prompt_tokens, at_most)
         return (
             at_most <= reserved and blocks_for_tokens(reserved, self.block_size) <= self.num_blocks

@@ -79,9 +79,15 @@ def arithmetic_of(weight: PackedWeight) -> Arithmetic:
 
 def activation_bytes(weight: PackedWeight, num_rows: int) -> int:
     """Bytes of the rows that a map reads, and of those that it writes."""
-    # In 8 bits: for each 32 columns one scale, two sums and one total, of four bytes each.
-    padded = -(-weight.num_cols // 32) * 32
-    read = 4 * weight.num_cols if weight.is_float else padded + padded // 32 * 16
+    columns = weight.num_cols
+    if weight.reads_rows_in == 0:
+        read = 4 * columns
+    elif weight.reads_rows_in == 8:
+        # For each 32 columns one scale, two sums and one total, of four bytes each.
+        read = -(-columns // 32) * (32 + 16)
+    else:
+        # 14 bits in two bytes; for each 2,048 columns a scale and a sum.
+        read = -(-columns // 64) * 64 * 2 + -(-columns // 2048) * 8
     return num_rows * (read + 4 * weight.num_rows)
 
 

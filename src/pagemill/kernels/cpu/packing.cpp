@@ -131,8 +131,8 @@ int64_t layout_packed(WeightType type, int32_t group_size, int32_t num_rows, int
   *out = {f.bits,   f.group_size, f.super_size, f.affine,    f.zero,  f.wide,
           num_rows, num_cols,     padded_rows,  padded_cols, nullptr, nullptr,
           nullptr,  nullptr,      nullptr};
-  const int64_t unread = f.wide ? unit_bytes(8) : 0;
-  out->quants = pieces.take(int64_t{padded_rows} * padded_cols * f.bits / 8 + unread);
+  const int64_t read_beyond = f.wide ? unit_bytes(8) : 0;
+  out->quants = pieces.take(int64_t{padded_rows} * padded_cols * f.bits / 8 + read_beyond);
   out->scales = reinterpret_cast<uint16_t*>(pieces.take(2 * num_outer * padded_rows));
   if (f.affine) out->mins = reinterpret_cast<uint16_t*>(pieces.take(2 * num_outer * padded_rows));
   if (f.super_size) out->sub_scales = pieces.take(num_groups * padded_rows);

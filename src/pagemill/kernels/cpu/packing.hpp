@@ -6,7 +6,7 @@
 // is rounded, and `dequantize_row` gives the numbers that the format defines.
 //
 // Quantized, [panel][unit of 32 columns]. Within a unit a step is 4 consecutive columns, and its
-// operand 64 bytes, byte 4 r + j the weight q (unsigned) of row r and column j of the step:
+// operand 64 bytes, byte 4 r + j the weight q of row r and column j of the step:
 //
 //   8 bits  8 operands
 //   4 bits  4 lines of 64 bytes: step 2 l in the low halves of line l, step 2 l + 1 in the high
@@ -19,8 +19,8 @@
 // float16 for each 256 columns, the 8-bit integers for each group.
 //
 // Weights of 8 bits with one scale a row are "wide" (so are the rows that they are multiplied with,
-// see quantized_rows.hpp): q is signed, and the weight is scale * q. Kernels read up to a unit
-// beyond a panel, and multiply what is there by zeros.
+// see quantized_rows.hpp): instead of q with its zero of 128, q - 128 is stored, signed. Tiles read
+// up to a unit beyond a panel, and multiply what is there by zeros. All other q are unsigned.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ struct PackedWeight {
   int32_t super_size;   // columns that share the float16 scale of sub_scales; 0: there are none
   int32_t affine;       // whether there are minimums
   int32_t zero;         // the q that means 0, if not affine
-  int32_t wide;         // whether q is signed and there is one scale a row
+  int32_t wide;         // whether there is one scale a row and q - zero is stored
   int32_t num_rows;     // of the matrix
   int32_t num_cols;
   int32_t padded_rows;  // rows up to whole panels have scale 0 (and minimum 0)
