@@ -247,7 +247,12 @@ class KVCacheManager:
         if num_computed_tokens % self.block_size and len(table) == len(blocks.table):
             blocks.shares_tail = True
         return SequenceBlocks(
-            blocks.root, table, blocks.nodes[:whole], blocks.digests[:whole], [], rest > 0
+            blocks.root,
+            table,
+            blocks.nodes[:whole],
+            [i for i in blocks.twins if i < whole],
+            blocks.digests[:whole],
+            shares_tail=rest > 0,
         )
 
     def note_computed(
@@ -259,8 +264,12 @@ class KVCacheManager:
         num_whole = num_computed_tokens // self.block_size
         if num_whole <= len(blocks.nodes):
             return
-        while blocks.nodes and blocks.nodes[-1].is_evicted:
-            blocks.nodes.pop()  # of another block, equal to this sequence's: register this one
+        for i in blocks.twins:
+            if blocks.nodes[i].is_evicted:
+                # What continues an evicted block is found no more: register the sequence's own.
+                del blocks.nodes[i:]
+                blocks.twins = [twin for twin in blocks.twins if twin < i]
+                break
         start = len(blocks.nodes) * self.block_size
         tokens = token_bytes(token_ids[start : num_whole * self.block_size])
         parent = blocks.nodes[-1] if blocks.nodes else blocks.root
@@ -274,8 +283,14 @@ class KVCacheManager:
             )
             if replaced is not None:
                 self._allocator.forget(replaced)
+            if self._allocator.ref_count(node.block_id) == 0:
+                # An equal block that nobody holds is evicted before what will continue this one.
+                self._allocator.forget(node.block_id)
+                self._cache.rename(node, blocks.table[i])
             if node.block_id == blocks.table[i]:
                 self._allocator.keep(node.block_id)
+            else:
+                blocks.twins.append(i)
             blocks.nodes.append(node)
             parent = node
 
@@ -290,7 +305,7 @@ class KVCacheManager:
         self._keep_tail(blocks, token_ids, num_computed_tokens)
         self._allocator.release(blocks.table)
         self._swap.release(blocks.swap_slots)
-        blocks.table, blocks.nodes, blocks.swap_slots = [], [], []
+        blocks.table, blocks.nodes, blocks.twins, blocks.swap_slots = [], [], [], []
         blocks.shares_tail = False
 
     # Out of the pool and back

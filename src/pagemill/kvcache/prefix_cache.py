@@ -168,6 +168,12 @@ class PrefixCache:
         self._attach(CachedBlock(block_id, tokens, parent, b""))
         return True
 
+    def rename(self, node: CachedBlock, block_id: int) -> None:
+        """The content of ``node`` is kept in another block from now on, which is not known yet."""
+        del self._by_block[node.block_id]
+        node.block_id = block_id
+        self._by_block[block_id] = node
+
     def forget_block(self, block_id: int) -> None:
         """The content of ``block_id`` is lost. What continues it is found no more."""
         self._drop(self._by_block[block_id])

@@ -27,26 +27,45 @@ def restore_blocks(
     """
     loaded = LoadedPrefixes()
     restored: list[int] = []
+    reached = {root.digest: root}
+    left_out: set[bytes] = set()
     for record in records:
-        parent = None if record is None else cache.get(record.parent, root)
+        if record is not None and record.parent in left_out:
+            loaded.num_without_room += 1
+            left_out.add(record.digest)
+            continue
+        parent = None if record is None else reached.get(record.parent)
         if (
             record is None
             or parent is None
             or cache.digest_after(parent, record.tokens) != record.digest
         ):
             loaded.num_damaged += 1
-        elif cache.get(record.digest, root) is not None:
+            continue
+        known = cache.get(record.digest, root)
+        if known is not None and known.parent is parent:
             loaded.num_known += 1
-        elif allocator.num_free_blocks == allocator.num_cached_blocks:
+            reached[record.digest] = known
+            continue
+        if allocator.num_free_blocks == allocator.num_cached_blocks:
             loaded.num_without_room += 1
-        else:
-            (block_id,) = allocator.take(1)
+            left_out.add(record.digest)
+            continue
+        (block_id,) = allocator.take(1)
+        try:
             write(block_id, record.content)
-            cache.register(parent, record.tokens, record.digest, block_id)
-            allocator.keep(block_id)
+        except BaseException:
             allocator.release([block_id])
-            restored.append(block_id)
-            loaded.num_loaded += 1
+            raise
+        # One that is known, but below an evicted block, is found no more: it gives way.
+        node, replaced = cache.register(parent, record.tokens, record.digest, block_id)
+        if replaced is not None:
+            allocator.forget(replaced)
+        reached[record.digest] = node
+        allocator.keep(block_id)
+        allocator.release([block_id])
+        restored.append(block_id)
+        loaded.num_loaded += 1
     for block_id in reversed(restored):  # parents are evicted after their children
         allocator.touch(block_id)
     return loaded

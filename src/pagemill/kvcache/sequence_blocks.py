@@ -25,6 +25,8 @@ class SequenceBlocks:
     nodes: list[CachedBlock] = field(default_factory=list)
     """Of the leading blocks that are whole and computed; may be another block's, of equal
     content."""
+    twins: list[int] = field(default_factory=list)
+    """Indices of nodes that are another block's. It may be evicted while this sequence runs."""
     digests: list[bytes] = field(default_factory=list)
     """The chain of hashes of its whole blocks, as far as it was needed."""
     swap_slots: list[int] = field(default_factory=list)

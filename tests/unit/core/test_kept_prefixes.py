@@ -175,7 +175,7 @@ def test_loading_evicts_nothing_and_stops_where_no_block_is_empty(tmp_path: Path
     small = engine_with_blocks(num_kv_blocks=4)
     compute(small, prompt_of(2 * BLOCK, start=5))
     loaded = small.kept_prefixes.load(tmp_path / "cache")
-    assert (loaded.num_loaded, loaded.num_without_room, loaded.num_damaged) == (1, 1, 1)
+    assert (loaded.num_loaded, loaded.num_without_room, loaded.num_damaged) == (1, 2, 0)
     assert compute(small, prompt_of(2 * BLOCK, start=5)) == 2 * BLOCK - 1
 
 
@@ -194,3 +194,34 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> N
         engine.kept_prefixes.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_blocks_below_an_evicted_one_are_loaded_again(tmp_path: Path) -> None:
+    first = engine_with_blocks()
+    compute(first, PREFIX)
+    first.kept_prefixes.save(tmp_path / "cache")
+    second = engine_with_blocks(num_kv_blocks=12)
+    second.kept_prefixes.load(tmp_path / "cache")
+    head = second.kv.unsalted_nodes()[0].block_id
+    second.kv._evict(head)
+    second.kv._allocator.forget(head)
+    loaded = second.kept_prefixes.load(tmp_path / "cache")
+    assert (loaded.num_loaded, loaded.num_known, loaded.num_damaged) == (3, 0, 0)
+    assert compute(second, PREFIX) == 3 * BLOCK
+    second.audit()
+
+
+def test_a_load_that_fails_takes_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_with_blocks()
+    compute(engine, PREFIX)
+    engine.kept_prefixes.save(tmp_path / "cache")
+    second = engine_with_blocks()
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(second.runner, "write_block", fail)
+    with pytest.raises(OSError, match="no"):
+        second.kept_prefixes.load(tmp_path / "cache")
+    second.audit()
+    assert second.memory_report().empty == second.memory_report().total

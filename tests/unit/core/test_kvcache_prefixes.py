@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pagemill.batch import BlockMove
+from pagemill.kvcache.manager import KVCacheManager
+from pagemill.kvcache.sequence_blocks import SequenceBlocks
 from tests.unit.core.kv_helpers import (
     COPY,
     NOTHING,
@@ -172,3 +174,50 @@ def test_without_prefix_caching_nothing_is_kept_and_nothing_is_found() -> None:
     leave_behind(kv, text(10))
     assert kv.num_cached_blocks == 0
     assert kv.find_prefix(kv.new_sequence(), text(10), 10) == NOTHING
+
+
+def go_on(kv: KVCacheManager, blocks: SequenceBlocks, num_tokens: int) -> None:
+    """Compute as far as ``num_tokens``."""
+    assert kv.grow(blocks, num_tokens)
+    kv.note_computed(blocks, text(num_tokens), num_tokens)
+    kv.take_moves()
+
+
+def evict_all_that_is_cached(kv: KVCacheManager) -> None:
+    kv.free(holding(kv, 4 * kv.num_free_blocks))
+    assert kv.num_cached_blocks == 0
+
+
+def num_found(kv: KVCacheManager, num_tokens: int) -> int:
+    hit = kv.find_prefix(kv.new_sequence(), text(num_tokens), num_tokens)
+    return 4 * len(hit.nodes)
+
+
+def test_a_block_computed_again_takes_the_place_of_an_equal_one_that_nobody_holds() -> None:
+    """Else that one would be evicted first, and what continues it be found no more."""
+    kv = manager()
+    leave_behind(kv, text(8))
+    second = computed(kv, text(8))  # the last token of its prompt is computed in any case
+    go_on(kv, second, 12)
+    evict_all_that_is_cached(kv)
+    assert num_found(kv, 12) == 12
+    kv.free(second, text(12), 12)
+    assert kv.num_cached_blocks == 3
+    evict_all_that_is_cached(kv)
+    kv.audit([])
+
+
+def test_what_continues_an_evicted_equal_block_is_found_again_once_the_sequence_goes_on() -> None:
+    kv = manager()
+    first, second = computed(kv, text(8)), computed(kv, text(8))
+    assert first.table[1] != second.table[1]
+    go_on(kv, second, 12)
+    kv.free(first, text(8), 8)
+    evict_all_that_is_cached(kv)
+    assert num_found(kv, 12) == 4
+    go_on(kv, second, 16)
+    assert num_found(kv, 16) == 16
+    kv.free(second, text(16), 16)
+    assert kv.num_cached_blocks == 4
+    evict_all_that_is_cached(kv)
+    kv.audit([])

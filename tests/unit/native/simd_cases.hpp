@@ -28,6 +28,7 @@ struct SimdOutputs {
   uint16_t half[kNumFloats], bfloat[kNumFloats];
   int32_t as_int[kNumFloats], rounded[kNumFloats];
   int32_t int_sum[kNumFloats], int_difference[kNumFloats], shifted[kNumFloats];
+  int32_t int_max[kNumFloats], largest_int[kNumFloats / 16];
   int8_t s8[kNumFloats];
   uint8_t u8[kNumFloats], byte_differences[kNumFloats * 4];
   int32_t dot4[kNumFloats], dot4_signed[kNumFloats], dot4_low[kNumFloats];

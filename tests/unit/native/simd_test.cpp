@@ -1,6 +1,7 @@
 // Compares the functions of simd.hpp with plain arithmetic, on each instruction set that this
 // machine can run: `simd_test` prints the sets that it compared, or what is wrong.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -189,6 +190,9 @@ void check_conversions(const SimdInputs& in, const SimdOutputs& out) {
     expect(static_cast<uint32_t>(out.int_sum[i]), x + y, "int +", i);
     expect(static_cast<uint32_t>(out.int_difference[i]), x - y, "int -", i);
     expect(static_cast<uint32_t>(out.shifted[i]), x << 5, "shift_left", i);
+    expect(out.int_max[i], std::max(in.integers[i], static_cast<int32_t>(y)), "int max", i);
+    const int32_t* first = in.integers + i / 16 * 16;
+    expect(out.largest_int[i / 16], *std::max_element(first, first + 16), "int largest", i);
   }
   for (int i = 0; i < 240; ++i) {
     expect(out.power_of_two[i], std::ldexp(1.0f, i - 126), "power_of_two", i);

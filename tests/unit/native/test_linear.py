@@ -215,3 +215,15 @@ def test_the_largest_numbers_of_8_and_14_bits_overflow_no_sum(library: NativeLib
         for count in (1, 3, 6, 20):
             assert np.allclose(linear(x[:count]), sign * 2 * num_cols, rtol=1e-3)
         linear.close()
+
+
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_stays_so(library: NativeLibrary, wrong: float) -> None:
+    x = np.ones((20, 512), np.float32)
+    x[7, 100] = wrong
+    for name, weight in weights():
+        linear = OneLinear(library, weight, None, threads=1)
+        for count in (8, 20):
+            finite = np.isfinite(linear(x[:count])).all(1)
+            assert finite.sum() == count - 1 and not finite[7], name
+        linear.close()

@@ -173,6 +173,20 @@ def test_rows_in_14_bits(size: int) -> None:
             assert torch.equal(part[0], whole[row])
 
 
+@pytest.mark.parametrize("wrong", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("size", [1, 33, 576])
+def test_a_row_that_is_not_finite_has_scales_that_are_not_numbers(size: int, wrong: float) -> None:
+    x = random(3, size)
+    for column in {0, size // 2, size - 1}:
+        x[1] = 1.0
+        x[1, column] = wrong
+        rounded = ops.quantize_rows(x)
+        scales, totals = rounded.parts[2], rounded.parts[4]
+        assert scales[1].isnan().sum() == totals[1].isnan().sum() == 1
+        assert scales[1, column // 32].isnan()
+        assert rounded.wide_parts[1].isnan().tolist() == [[False], [True], [False]]
+
+
 def rotated(kv_type: str, begin_rows: list[int]) -> tuple[torch.Tensor, np.ndarray]:
     """Queries, keys and values of 21 rows after `rotary_write`, and the bytes of the cache."""
     num_heads, num_kv_heads, head_dim, num_pairs = 3, 2, 40, 17

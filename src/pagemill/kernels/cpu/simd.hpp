@@ -7,8 +7,8 @@
 //   F16   16 x float   zero splat lane_numbers load load_first load_half load_bfloat load_u8
 //                      load_s8 store store_first store_half store_bfloat + - * / fma min max abs
 //                      copy_sign select_less mask_less sum largest round_to_int as_int
-//   I16   16 x int32   splat_int load_int store_int + - shift_left to_float as_float power_of_two
-//                      store_s8 store_u8
+//   I16   16 x int32   splat_int load_int store_int + - max largest shift_left to_float as_float
+//                      power_of_two store_s8 store_u8
 //   B64   64 bytes, 4 for each of 16 lanes
 //                      load_bytes store_bytes splat_bytes low_nibbles high_nibbles
 //                      bits_4_5 add_16_where - | dot4 dot4_signed

@@ -144,6 +144,16 @@ PAGEMILL_INLINE I16 operator+(I16 a, I16 b) {
 PAGEMILL_INLINE I16 operator-(I16 a, I16 b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
+PAGEMILL_INLINE I16 max(I16 a, I16 b) {
+  return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+PAGEMILL_INLINE int32_t largest(I16 x) {
+  const __m256i by_8 = _mm256_max_epi32(x.lo, x.hi);
+  const __m128i by_4 =
+      _mm_max_epi32(_mm256_castsi256_si128(by_8), _mm256_extracti128_si256(by_8, 1));
+  const __m128i by_2 = _mm_max_epi32(by_4, _mm_shuffle_epi32(by_4, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(by_2, _mm_shuffle_epi32(by_2, 0xb1)));
+}
 template <int kBits>
 PAGEMILL_INLINE I16 shift_left(I16 x) {
   return {_mm256_slli_epi32(x.lo, kBits), _mm256_slli_epi32(x.hi, kBits)};

@@ -102,6 +102,8 @@ PAGEMILL_INLINE I16 load_int(const int32_t* p) { return {_mm512_loadu_si512(p)};
 PAGEMILL_INLINE void store_int(int32_t* p, I16 x) { _mm512_storeu_si512(p, x.v); }
 PAGEMILL_INLINE I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 PAGEMILL_INLINE I16 operator-(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+PAGEMILL_INLINE I16 max(I16 a, I16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+PAGEMILL_INLINE int32_t largest(I16 x) { return _mm512_reduce_max_epi32(x.v); }
 template <int kBits>
 PAGEMILL_INLINE I16 shift_left(I16 x) {
   return {_mm512_slli_epi32(x.v, kBits)};

@@ -211,6 +211,17 @@ PAGEMILL_INLINE I16 operator+(I16 a, I16 b) {
 PAGEMILL_INLINE I16 operator-(I16 a, I16 b) {
   return parts<I16>([&](int i) { return (s32x4)((u32x4)a.v[i] - (u32x4)b.v[i]); });
 }
+PAGEMILL_INLINE I16 max(I16 a, I16 b) {
+  return parts<I16>([&](int i) {
+    const s32x4 is_more = a.v[i] > b.v[i];
+    return (a.v[i] & is_more) | (b.v[i] & ~is_more);
+  });
+}
+PAGEMILL_INLINE int32_t largest(I16 x) {
+  int32_t most = x.v[0][0];
+  for (int i = 1; i < 16; ++i) most = x.v[i / 4][i % 4] > most ? x.v[i / 4][i % 4] : most;
+  return most;
+}
 template <int kBits>
 PAGEMILL_INLINE I16 shift_left(I16 x) {
   return parts<I16>([&](int i) { return (s32x4)((u32x4)x.v[i] << kBits); });

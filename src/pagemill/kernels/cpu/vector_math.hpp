@@ -11,6 +11,21 @@ namespace PAGEMILL_ISA_NAMESPACE {
 
 // What 8-bit numbers are made of: x / scale within +-127. A smaller scale has no inverse.
 constexpr float kSmallestScale = 1.2e-38f;
+// Sizes of floats are in the order of their bits, where infinity is more than any number and NaN
+// more than infinity: the bits of the largest size of all say whether everything is a number.
+PAGEMILL_INLINE I16 size_bits(F16 x) { return as_int(abs(x)); }
+PAGEMILL_INLINE float largest_size(I16 bits) {
+  const int32_t most = largest(bits);
+  float size;
+  memcpy(&size, &most, sizeof size);
+  return size;
+}
+// A scale of what is not finite is NaN, and with it all that it is applied to: rounding to integers
+// would make a number of it.
+template <class T>
+PAGEMILL_INLINE T finite_or_nan(T scale) {
+  return scale + (scale - scale);
+}
 PAGEMILL_INLINE F16 bounded_127(F16 x) { return min(max(x, splat(-127.0f)), splat(127.0f)); }
 
 // Below this, exp is 0: its results would be denormal, which processors handle slowly.
