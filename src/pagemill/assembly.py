@@ -108,7 +108,10 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
 def _fingerprint(
     config: EngineConfig, model_config: ModelConfig, files: ModelFingerprint
 ) -> Callable[[], str]:
-    """All that the bits of keys and values depend on, but for the tokens."""
+    """All that the bits of keys and values depend on, but for the tokens.
+
+    `pagemill.kvcache.prefix_file` tells users what that is.
+    """
 
     def describe() -> str:
         parts = (

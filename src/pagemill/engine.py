@@ -88,7 +88,9 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
-        self.kept_prefixes = KeptPrefixes(self.kv, self.scheduler, runner, block_bytes, fingerprint)
+        self.kept_prefixes = KeptPrefixes(
+            self.kv, self.scheduler, runner, block_bytes, fingerprint, self._check_alive
+        )
         """Pins, saves and loads prefixes; between two steps."""
         self.metrics = MetricsCollector(self.kv, self.scheduler, clock)
         self._clock = clock

@@ -193,7 +193,11 @@ class LLM:
             return self.engine.kept_prefixes.pin(output.prompt_token_ids, cache_salt)
 
     def unpin_prefix(self, pinned: PinnedPrefix) -> None:
-        """Let a pinned prefix be evicted like any other. Harmless if it was unpinned before."""
+        """Let a pinned prefix be evicted like any other. Harmless if it was unpinned before.
+
+        Raises:
+            InvalidParameterError: it is not what `pin_prefix` of this `LLM` has returned.
+        """
         with self._lock:
             self.engine.kept_prefixes.unpin(pinned)
 
@@ -201,6 +205,10 @@ class LLM:
         """Write the computed blocks that the pool holds to a file; returns how many.
 
         Prefixes under a cache salt stay out of it.
+
+        Raises:
+            OSError: it cannot be written; what had its name before is as it was.
+            EngineError: the engine has failed or was closed.
         """
         with self._lock:
             return self.engine.kept_prefixes.save(path)
@@ -212,6 +220,7 @@ class LLM:
             InvalidFileError: it is no such file, or of another model or configuration.
             RequestError: prefix caching is off, so nobody would find them.
             OSError: it cannot be read.
+            EngineError: the engine has failed or was closed.
         """
         with self._lock:
             return self.engine.kept_prefixes.load(path)
