@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
+from collections.abc import Set as SetOf
 
 from pagemill.beams import Beam, BeamSearchOutput, BeamSearchParams, EndedBeams, RunningBeam
 from pagemill.engine import LLMEngine
@@ -80,6 +81,11 @@ class BeamSearch:
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return not self._beams
+
+    @property
+    def request_ids(self) -> SetOf[str]:
+        """Its requests that have not ended."""
+        return self._unfinished_ids
 
     @property
     def output(self) -> BeamSearchOutput:
@@ -243,7 +249,7 @@ def search_all(
     """Search the beams of all prompts at the same time; whatever happens, leave no request behind.
 
     Args:
-        engine: computes; outputs of requests that are not of these searches are left out.
+        engine: computes; outputs of requests that are not of these searches wait for its next step.
         name: begins the ids of the requests.
         prompts: texts or token ids.
         params: of every search.
@@ -261,7 +267,8 @@ def search_all(
             searches.append(search)
         unfinished = list(searches)
         while unfinished:
-            outputs = {output.request_id: output for output in engine.step()}
+            own = {request_id for search in unfinished for request_id in search.request_ids}
+            outputs = {output.request_id: output for output in engine.step_for(own)}
             for search in unfinished:
                 search.advance(outputs)
                 if search.finished:

@@ -29,6 +29,9 @@ ParamsForAll = SamplingParams | SequenceOf[SamplingParams] | None
 class LLM:
     """A model that answers. Threads may share one; their calls run one after another.
 
+    Requests that you have added to its `engine` go on while a call runs; what there is to say of
+    them, the next `LLMEngine.step` returns.
+
         with LLM("smollm2-135m") as llm:
             outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0))
             print(outputs[0].outputs[0].text)
@@ -267,15 +270,15 @@ class LLM:
     def _step_to_end(
         self, ids: Collection[str], use_tqdm: bool, interrupted: InterruptFlag
     ) -> dict[str, RequestOutput]:
-        """The last output of each request of ``ids``; those of others are left out.
+        """The last output of each request of ``ids``; those of others wait for the next step.
 
         Ctrl-C is taken between two steps, so that the engine can go on afterwards.
         """
         finished: dict[str, RequestOutput] = {}
         with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
             while len(finished) < len(ids):
-                for output in self.engine.step():
-                    if output.finished and output.request_id in ids:
+                for output in self.engine.step_for(ids):
+                    if output.finished:
                         finished[output.request_id] = output
                         bar.update()
                         speed = self.engine.metrics.generation_tokens_per_second
