@@ -344,11 +344,11 @@ class LLMEngine:
 
     def _find_sequence(self, request_id: str, index: int) -> Sequence:
         """An unfinished sequence by its name."""
-        request = self._requests.get(request_id)
+        request = self._requests.get(request_id) if isinstance(request_id, str) else None
         if request is None:
             raise InvalidParameterError("request_id", request_id, "names no unfinished request")
         unfinished = {seq.index: seq for seq in request.sequences if not seq.is_finished}
-        if index not in unfinished:
+        if isinstance(index, bool) or not isinstance(index, int) or index not in unfinished:
             rule = f"must be one of the unfinished samples of {request_id!r}: {sorted(unfinished)}"
             raise InvalidParameterError("index", index, rule)
         return unfinished[index]
