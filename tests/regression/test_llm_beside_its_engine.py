@@ -139,3 +139,58 @@ def test_a_search_of_ones_own_goes_on_behind_a_call(llm_on: MakeLLM) -> None:
 def test_messages_that_are_none_are_refused_by_name(llm: LLM, messages: object) -> None:
     with pytest.raises(InvalidParameterError, match=r"^messages"):
         llm.chat(messages, use_tqdm=False)  # type: ignore[arg-type]
+
+
+CONVERSATIONS = [[{"role": "user", "content": text}] for text in ("Hi", "Hello", "Good day")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "values", "order"),
+    [
+        ("priority", "priority", [3, 1, 2], [1, 2, 0]),
+        ("priority", "priority", 3, [0, 1, 2]),
+        ("deadline", "deadline_seconds", [30.0, None, 2], [2, 0, 1]),
+        ("deadline", "deadline_seconds", 5, [0, 1, 2]),
+    ],
+)
+def test_a_call_says_who_is_urgent(
+    llm_on: MakeLLM, policy: str, option: str, values: object, order: list[int]
+) -> None:
+    llm = llm_on(simulated_engine(max_num_seqs=1, scheduling_policy=policy))
+    params = SamplingParams(max_tokens=3)
+    options = {option: values, "use_tqdm": False}
+    prompts = [prompt_of(9, start) for start in range(3)]
+    for outputs in (
+        llm.generate(prompts, params, **options),  # type: ignore[arg-type]
+        llm.chat(CONVERSATIONS, params, **options),  # type: ignore[arg-type]
+    ):
+        ends = [output.metrics.finished_seconds or 0.0 for output in outputs]
+        assert sorted(range(3), key=ends.__getitem__) == order
+    if isinstance(values, list):
+        with pytest.raises(InvalidParameterError, match=f"^{option} .*each of the 2 prompts"):
+            llm.generate(prompts[:2], params, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"priority": 1}, "priority must be 0 under scheduling_policy='fcfs'"),
+        ({"deadline_seconds": 1.0}, "deadline_seconds must be None under"),
+        ({"priority": "high"}, "priority must be an integer, got 'high'"),
+        ({"priority": [None]}, "priority must be an integer, got None"),
+        ({"deadline_seconds": "soon"}, "deadline_seconds must be a number"),
+        ({"deadline_seconds": [0]}, "deadline_seconds must be a number"),
+    ],
+)
+def test_what_an_engine_would_refuse_of_a_request_a_call_refuses(
+    llm: LLM, options: dict[str, object], message: str
+) -> None:
+    calls: list[Callable[..., object]] = [
+        lambda **options: llm.generate([prompt_of(3)], **options),
+        lambda **options: llm.chat(CONVERSATIONS[:1], **options),
+        lambda **options: llm.beam_search([prompt_of(3)], 2, 4, **options),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidParameterError, match=message):
+            call(**options, use_tqdm=False)
+    assert not llm.engine.has_unfinished_requests()

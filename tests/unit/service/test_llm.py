@@ -87,6 +87,22 @@ def test_the_number_of_sampling_params_must_be_that_of_the_prompts(llm: LLM) -> 
         llm.generate(["a", "b", "c"], [GREEDY, GREEDY], use_tqdm=False)
 
 
+@pytest.mark.parametrize("params", [5, "greedy", {"temperature": 0}, ["greedy"]])
+def test_what_are_no_sampling_params_is_refused(llm: LLM, params: object) -> None:
+    with pytest.raises(InvalidParameterError, match="sampling_params must be a SamplingParams"):
+        llm.generate("a", params, use_tqdm=False)  # type: ignore[arg-type]
+    assert_idle(llm.engine)
+
+
+def test_a_prefix_that_does_not_fit_is_refused_in_its_own_words(llm: LLM) -> None:
+    for prefix in ([1] * 200, "x" * 200):
+        with pytest.raises(RequestTooLargeError, match="prefix of 200 tokens is too long") as error:
+            llm.pin_prefix(prefix)
+        assert "max_model_len=128" in str(error.value)
+        assert "max_tokens" not in str(error.value)
+    assert_idle(llm.engine)
+
+
 @pytest.mark.parametrize("prompts", [None, 5, b"bytes", {"a": 1}])
 def test_what_is_no_prompt_is_refused(llm: LLM, prompts: object) -> None:
     with pytest.raises(RequestError, match="prompt"):
