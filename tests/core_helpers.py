@@ -49,7 +49,7 @@ def simulated_engine(
 
     With swap slots it swaps unless told otherwise; a block counts as one byte.
     """
-    if num_swap_slots:
+    if num_swap_slots and config.get("preemption_mode") != "recompute":
         config = {"preemption_mode": "swap", "swap_space": num_swap_slots} | config
     clock = VirtualClock()
     if tokenizer is not None:

@@ -32,9 +32,18 @@ if TYPE_CHECKING:
     from pagemill.beams import Beam, BeamSearchOutput, BeamSearchParams
     from pagemill.config import EngineConfig
     from pagemill.engine import LLMEngine
+    from pagemill.kept_prefixes import PinnedPrefix
+    from pagemill.kvcache.memory_report import MemoryReport
+    from pagemill.kvcache.prefix_file import LoadedPrefixes
     from pagemill.llm import LLM
     from pagemill.outputs import CompletionOutput, Logprob, RequestOutput
     from pagemill.sampling_params import SamplingParams
+    from pagemill.scheduler.policy import (
+        DeadlinePolicy,
+        FCFSPolicy,
+        PriorityPolicy,
+        SchedulingPolicy,
+    )
 
 __version__ = "0.1.0"
 
@@ -46,20 +55,27 @@ __all__ = [
     "BeamSearchParams",
     "CompletionOutput",
     "ConfigError",
+    "DeadlinePolicy",
     "EngineConfig",
     "EngineError",
+    "FCFSPolicy",
     "InvalidFileError",
     "InvalidParameterError",
     "InvariantError",
     "LLMEngine",
+    "LoadedPrefixes",
     "Logprob",
+    "MemoryReport",
     "ModelError",
     "ModelNotFoundError",
     "PagemillError",
+    "PinnedPrefix",
+    "PriorityPolicy",
     "RequestError",
     "RequestOutput",
     "RequestTooLargeError",
     "SamplingParams",
+    "SchedulingPolicy",
     "UnsupportedModelError",
     "__version__",
 ]
@@ -77,6 +93,13 @@ _HOMES = {
     "CompletionOutput": "outputs",
     "Logprob": "outputs",
     "RequestOutput": "outputs",
+    "MemoryReport": "kvcache.memory_report",
+    "PinnedPrefix": "kept_prefixes",
+    "LoadedPrefixes": "kvcache.prefix_file",
+    "DeadlinePolicy": "scheduler.policy",
+    "FCFSPolicy": "scheduler.policy",
+    "PriorityPolicy": "scheduler.policy",
+    "SchedulingPolicy": "scheduler.policy",
 }
 
 

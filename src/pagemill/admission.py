@@ -71,8 +71,7 @@ class Admission:
             raise InvalidParameterError("priority", priority, "must be an integer")
         if not isinstance(cache_salt, str | None):
             raise InvalidParameterError("cache_salt", cache_salt, "must be a text")
-        if not isinstance(params, SamplingParams):
-            raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
+        _check_type_of_params(params)
         if deadline_seconds is not None:
             _check_deadline(deadline_seconds)
         token_ids = self._token_ids(prompt)
@@ -110,6 +109,7 @@ class Admission:
         origin = source.request
         if params is None:
             params = replace(origin.params, n=1, seed=None, max_tokens=origin.max_tokens)
+        _check_type_of_params(params)
         outputs = _forked_outputs(source, num_output_tokens, last_token_id, params)
         if params.n != 1:
             raise InvalidParameterError("n", params.n, "must be 1 in a fork; fork again for more")
@@ -273,11 +273,17 @@ def _forked_outputs(
     outputs = list(zip(source.output_token_ids, source.token_logprobs, shown, strict=False))
     if last_token_id is not None:
         known = source.logprobs[count - 1] if count and source.logprobs else {}
-        if last_token_id not in known:
+        is_id = isinstance(last_token_id, (int, np.integer)) and not isinstance(last_token_id, bool)
+        if not is_id or last_token_id not in known:
             rule = f"must be one of the tokens whose logprobs are known there: {sorted(known)}"
             raise InvalidParameterError("last_token_id", last_token_id, rule)
         outputs[-1] = (last_token_id, known[last_token_id].logprob, shown[-1])
     return outputs
+
+
+def _check_type_of_params(params: object) -> None:
+    if not isinstance(params, SamplingParams):
+        raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
 
 
 def _check_deadline(seconds: object) -> None:

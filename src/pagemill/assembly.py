@@ -18,7 +18,7 @@ from pagemill.errors import ConfigError
 from pagemill.kernels import description, native
 from pagemill.kernels.native import NativeLibrary
 from pagemill.kernels.packing import Quantization
-from pagemill.kvcache.sizing import PoolSize, size_pool
+from pagemill.kvcache.sizing import PoolSize, check_swap_fits, size_pool
 from pagemill.loading.fingerprint import ModelFingerprint
 from pagemill.loading.loader import LoadedModel, load_model
 from pagemill.loading.tokenizer import FileTokenizer
@@ -68,7 +68,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
     weights = Weights(loaded.weights, _DTYPES[config.dtype], packing=packing, progress=progress)
     model = build_model(model_config, weights)
     pool = plan_pool(config, model_config)
-    swap = SwapMemory(num_swap_slots(config, pool), pool.block_bytes, config.swap_path)
+    swap = _swap_memory(config, pool)
     runner: ModelRunner
     if library is None:
         runner = TorchRunner(
@@ -108,7 +108,10 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
 def _fingerprint(
     config: EngineConfig, model_config: ModelConfig, files: ModelFingerprint
 ) -> Callable[[], str]:
-    """All that the bits of keys and values depend on, but for the tokens."""
+    """All that the bits of keys and values depend on, but for the tokens.
+
+    `pagemill.kvcache.prefix_file` tells users what that is.
+    """
 
     def describe() -> str:
         parts = (
@@ -211,6 +214,13 @@ def num_swap_slots(config: EngineConfig, pool: PoolSize) -> int:
             f"tokens, which takes {pool.block_bytes} bytes"
         )
     return num_slots
+
+
+def _swap_memory(config: EngineConfig, pool: PoolSize) -> SwapMemory:
+    num_slots = num_swap_slots(config, pool)
+    if num_slots and config.swap_path is None:
+        check_swap_fits(num_slots * pool.block_bytes, pool)
+    return SwapMemory(num_slots, pool.block_bytes, config.swap_path)
 
 
 def _packing(config: EngineConfig, num_threads: int) -> Packing:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
+from collections.abc import Set as SetOf
 
 from pagemill.beams import Beam, BeamSearchOutput, BeamSearchParams, EndedBeams, RunningBeam
 from pagemill.engine import LLMEngine
@@ -28,6 +29,9 @@ from pagemill.text.detokenizer import IncrementalDetokenizer
 MAX_AHEAD = 2
 """Tokens that a request may compute beyond the choice that is due. Its beam's neighbours may be
 waiting for the very blocks that it holds."""
+
+_LEAST_SECONDS = 1e-6
+"""Left of a deadline that has passed: a request's must lie ahead of its arrival."""
 
 
 class BeamSearch:
@@ -44,6 +48,7 @@ class BeamSearch:
         prompt: a text, or its token ids.
         params: checked settings.
         priority: of all its requests.
+        deadline_seconds: of all its requests: when the search should have ended, from now.
         cache_salt: of all its requests.
 
     Raises:
@@ -58,6 +63,7 @@ class BeamSearch:
         params: BeamSearchParams,
         *,
         priority: int = 0,
+        deadline_seconds: float | None = None,
         cache_salt: str | None = None,
     ) -> None:
         if not isinstance(params, BeamSearchParams):
@@ -74,12 +80,21 @@ class BeamSearch:
         self._ended = EndedBeams(params, 0)
         self._unfinished_ids: set[str] = set()
         self._num_requests = 0
-        self._beams = [self._request(prompt, [], 0.0, self._sampling_params())]
+        self._deadline: float | None = None
+        params_of_first = self._sampling_params()
+        self._beams = [self._request(prompt, [], 0.0, params_of_first, deadline_seconds)]
+        if deadline_seconds is not None:
+            self._deadline = engine.clock() + deadline_seconds
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return not self._beams
+
+    @property
+    def request_ids(self) -> SetOf[str]:
+        """Its requests that have not ended."""
+        return self._unfinished_ids
 
     @property
     def output(self) -> BeamSearchOutput:
@@ -93,7 +108,13 @@ class BeamSearch:
 
         Args:
             outputs: what `LLMEngine.step` returned, by request id; others' are left alone.
+
+        Raises:
+            InvalidParameterError: they are not by request id; nothing has changed.
         """
+        if not isinstance(outputs, Mapping):
+            rule = "must map request ids to outputs: {output.request_id: output for output in …}"
+            raise InvalidParameterError("outputs", outputs, rule)
         for beam in self._beams:
             output = outputs.get(beam.request_id)
             if output is not None:
@@ -178,7 +199,8 @@ class BeamSearch:
             return RunningBeam(token_ids, logprob, request_id, beam.params, beam.num_in_prompt)
         # Its request has run too far ahead, and is gone; the prefix cache may have its blocks.
         params = self._sampling_params(self._max_tokens - len(token_ids))
-        return self._request(self._prompt_token_ids + token_ids, token_ids, logprob, params)
+        prompt, left = self._prompt_token_ids + token_ids, self._seconds_left()
+        return self._request(prompt, token_ids, logprob, params, left)
 
     def _request(
         self,
@@ -186,13 +208,25 @@ class BeamSearch:
         token_ids: list[int],
         logprob: float,
         params: SamplingParams,
+        deadline_seconds: float | None,
     ) -> RunningBeam:
         """Begin a request whose prompt ends with ``token_ids``."""
         request_id = self._new_id()
         self._engine.add_request(
-            request_id, prompt, params, self._priority, cache_salt=self._cache_salt
+            request_id,
+            prompt,
+            params,
+            self._priority,
+            deadline_seconds=deadline_seconds,
+            cache_salt=self._cache_salt,
         )
         return RunningBeam(token_ids, logprob, request_id, params, len(token_ids))
+
+    def _seconds_left(self) -> float | None:
+        """Until the search should have ended."""
+        if self._deadline is None:
+            return None
+        return max(self._deadline - self._engine.clock(), _LEAST_SECONDS)
 
     def _sampling_params(self, max_tokens: int | None = None) -> SamplingParams:
         """Of a request that may generate as many tokens; None: of the first one."""
@@ -236,6 +270,8 @@ def search_all(
     prompts: SequenceOf[str | SequenceOf[int]],
     params: BeamSearchParams,
     *,
+    priorities: SequenceOf[int] | None = None,
+    deadlines_seconds: SequenceOf[float | None] | None = None,
     cache_salt: str | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     on_finished: Callable[[], object] = lambda: None,
@@ -243,10 +279,12 @@ def search_all(
     """Search the beams of all prompts at the same time; whatever happens, leave no request behind.
 
     Args:
-        engine: computes; outputs of requests that are not of these searches are left out.
+        engine: computes; outputs of requests that are not of these searches wait for its next step.
         name: begins the ids of the requests.
         prompts: texts or token ids.
         params: of every search.
+        priorities: one for each search; None: 0 for all.
+        deadlines_seconds: one for each search; None: none has one.
         cache_salt: of every search.
         interrupted: asked after each step; if it says so, `KeyboardInterrupt` is raised.
         on_finished: called for each prompt that is done.
@@ -257,11 +295,20 @@ def search_all(
     searches: list[BeamSearch] = []
     try:
         for i, prompt in enumerate(prompts):
-            search = BeamSearch(engine, f"{name}-{i}", prompt, params, cache_salt=cache_salt)
+            search = BeamSearch(
+                engine,
+                f"{name}-{i}",
+                prompt,
+                params,
+                priority=0 if priorities is None else priorities[i],
+                deadline_seconds=None if deadlines_seconds is None else deadlines_seconds[i],
+                cache_salt=cache_salt,
+            )
             searches.append(search)
         unfinished = list(searches)
         while unfinished:
-            outputs = {output.request_id: output for output in engine.step()}
+            own = {request_id for search in unfinished for request_id in search.request_ids}
+            outputs = {output.request_id: output for output in engine.step_for(own)}
             for search in unfinished:
                 search.advance(outputs)
                 if search.finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,10 +89,12 @@ class EngineConfig:
     computed again later. ``swap``: they are moved to the swap space while it has room. ``auto``:
     whichever costs less, by what this engine has measured."""
     swap_space: int | str = 0
-    """Room for the blocks of preempted sequences, in bytes or as a text such as ``"2GiB"``."""
+    """Room for the blocks of preempted sequences, in bytes or as a text such as ``"2GiB"``; 0 with
+    ``preemption_mode="recompute"``, which moves none."""
     swap_path: str | None = None
-    """A file for the swap space, which is then on disk and not in memory. It is created, and
-    deleted at the end; one that exists already is refused."""
+    """A file for the swap space, which is then on disk and not in memory; ``~`` is the home
+    directory. One that exists already is refused. It is created with its whole size and loses its
+    name at once, so that the system frees it when the process ends, however it does."""
     speculative: Mapping[str, Any] | None = None
     """Not available yet."""
     tensor_parallel_size: int = 1
@@ -171,7 +174,16 @@ class EngineConfig:
             not isinstance(self.swap_path, str) or not self.swap_path
         ):
             raise ConfigError(f"swap_path must be the name of a file, got {self.swap_path!r}")
-        if self.swap_space != 0:
+        if self.swap_path is not None:
+            object.__setattr__(self, "swap_path", os.path.expanduser(self.swap_path))
+        asks_for_space = type(self.swap_space) is not int or self.swap_space != 0
+        if self.preemption_mode == "recompute" and (asks_for_space or self.swap_path is not None):
+            raise ConfigError(
+                f"preemption_mode='recompute' moves no block to a swap space, but swap_space="
+                f"{self.swap_space!r} and swap_path={self.swap_path!r}; leave these out, or choose "
+                f"preemption_mode='auto' or 'swap'"
+            )
+        if asks_for_space:
             object.__setattr__(self, "swap_space", parse_bytes("swap_space", self.swap_space))
         elif self.swap_path is not None or self.preemption_mode == "swap":
             raise ConfigError(

@@ -12,7 +12,7 @@ works the same with the simulated ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from typing import Any
@@ -88,10 +88,13 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
-        self.kept_prefixes = KeptPrefixes(self.kv, self.scheduler, runner, block_bytes, fingerprint)
+        self.kept_prefixes = KeptPrefixes(
+            self.kv, self.scheduler, runner, block_bytes, fingerprint, self._check_alive
+        )
         """Pins, saves and loads prefixes; between two steps."""
         self.metrics = MetricsCollector(self.kv, self.scheduler, clock)
-        self._clock = clock
+        self.clock = clock
+        """What all times and deadlines are read from."""
         if eos_token_ids is None:
             eos_token_ids = frozenset() if tokenizer is None else tokenizer.eos_token_ids
         self.eos_token_ids = eos_token_ids
@@ -105,7 +108,8 @@ class LLMEngine:
         )
         self._processor = TokenProcessor(tokenizer, self.metrics)
         self._requests: dict[str, Request] = {}
-        self._ended_between_steps: list[RequestOutput] = []
+        self._unreported: dict[str, RequestOutput] = {}
+        """The newest output of each request that `step` has something to say of."""
         self._failure: EngineError | None = None
         self._closed = False
 
@@ -138,7 +142,7 @@ class LLMEngine:
             EngineError: the engine has failed and takes no requests.
         """
         self._check_alive()
-        self._check_new_id(request_id)
+        self._check_new_id("request_id", request_id)
         request = self._admission.admit(
             request_id,
             prompt,
@@ -146,7 +150,7 @@ class LLMEngine:
             priority,
             deadline_seconds,
             cache_salt,
-            self._clock(),
+            self.clock(),
         )
         request.stream = stream
         self.scheduler.add(request)
@@ -183,10 +187,10 @@ class LLMEngine:
             RequestError: it cannot be done as asked; the engine is as before.
         """
         self._check_alive()
-        self._check_new_id(new_request_id)
+        self._check_new_id("new_request_id", new_request_id)
         source = self._find_sequence(request_id, index)
         request = self._admission.fork(
-            source, new_request_id, sampling_params, num_output_tokens, last_token_id, self._clock()
+            source, new_request_id, sampling_params, num_output_tokens, last_token_id, self.clock()
         )
         request.stream = stream
         (seq,) = request.sequences
@@ -207,6 +211,8 @@ class LLMEngine:
         Returns:
             False if there is no such unfinished request.
         """
+        if not report:
+            self._unreported.pop(request_id, None)
         request = self._requests.pop(request_id, None)
         if request is None:
             return False
@@ -219,11 +225,11 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do or to report."""
-        return bool(self._requests or self._ended_between_steps)
+        return bool(self._requests or self._unreported)
 
     def step(self) -> list[RequestOutput]:
         """Do one step; returns a snapshot of each streaming request that it changed, and of each
-        other one that it finished.
+        other one that it finished; and what `step_for` has kept.
 
         With nothing to do it returns an empty list. If a step fails, in the runner or elsewhere,
         it raises `EngineError`, and so does every later call: the engine's state is unknown. Only
@@ -231,8 +237,8 @@ class LLMEngine:
         """
         self._check_alive()
         if not self._requests:
-            return self._take_ended_between_steps()
-        started = self._clock()
+            return self._take_unreported()
+        started = self.clock()
         with self._closed_by_failure():
             plan = self.scheduler.schedule()
             self.metrics.on_scheduled(plan)
@@ -244,9 +250,19 @@ class LLMEngine:
             self.metrics.on_step_done(started)
             if self.config.check_invariants:
                 self.audit()
-        return self._take_ended_between_steps() + [
-            request.to_output() for request in changed if request.stream or request.is_finished
-        ]
+        for request in changed:
+            if request.stream or request.is_finished:
+                self._unreported[request.request_id] = request.to_output()
+        return self._take_unreported()
+
+    def step_for(self, request_ids: Collection[str]) -> list[RequestOutput]:
+        """`step` on behalf of some requests; returns outputs of these.
+
+        Others advance as well, and the newest output of each waits for the next `step`.
+        """
+        outputs = {output.request_id: output for output in self.step()}
+        self._unreported = {name: o for name, o in outputs.items() if name not in request_ids}
+        return [output for name, output in outputs.items() if name in request_ids]
 
     @contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
@@ -273,13 +289,13 @@ class LLMEngine:
     def _move(self, moves: SequenceOf[BlockMove]) -> None:
         """Bring the contents of blocks where the plan wants them."""
         if moves:
-            started = self._clock()
+            started = self.clock()
             self.runner.move_blocks(moves)
             if all(move.kind is not MoveKind.COPY for move in moves):
-                self.scheduler.preemption.on_swapped(len(moves), self._clock() - started)
+                self.scheduler.preemption.on_swapped(len(moves), self.clock() - started)
 
     def _execute(self, plan: SchedulerOutput, batch: Batch) -> StepResult:
-        started = self._clock()
+        started = self.clock()
         try:
             result = self.runner.execute(batch)
         except KeyboardInterrupt:
@@ -295,12 +311,12 @@ class LLMEngine:
                 f"{len(batch.scoring)}"
             )
             raise self._failure
-        self.scheduler.preemption.on_computed(batch.num_tokens, self._clock() - started)
+        self.scheduler.preemption.on_computed(batch.num_tokens, self.clock() - started)
         return result
 
     def _apply(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:
         """Advance every scheduled sequence by what the step computed; returns who changed."""
-        now = self._clock()
+        now = self.clock()
         applied = self._processor.apply(plan, result, now)
         self.scheduler.advance(plan)
         for seq in applied.ended:
@@ -315,33 +331,31 @@ class LLMEngine:
 
     def _report_ended(self, request: Request, *, report: bool = True) -> None:
         """A request has ended outside of a step; let the next one return its last output."""
-        request.times.finished_seconds = self._clock()
+        request.times.finished_seconds = self.clock()
         self.metrics.on_finished(request)
         if report:
-            self._ended_between_steps.append(request.to_output())
+            self._unreported[request.request_id] = request.to_output()
 
-    def _check_new_id(self, request_id: object) -> None:
+    def _check_new_id(self, field: str, request_id: object) -> None:
         if not isinstance(request_id, str) or not request_id:
-            raise InvalidParameterError("request_id", request_id, "must be a non-empty text")
-        if request_id in self._requests or any(
-            output.request_id == request_id for output in self._ended_between_steps
-        ):
-            raise InvalidParameterError("request_id", request_id, "is already in use")
+            raise InvalidParameterError(field, request_id, "must be a non-empty text")
+        if request_id in self._requests or request_id in self._unreported:
+            raise InvalidParameterError(field, request_id, "is already in use")
 
     def _find_sequence(self, request_id: str, index: int) -> Sequence:
         """An unfinished sequence by its name."""
-        request = self._requests.get(request_id)
+        request = self._requests.get(request_id) if isinstance(request_id, str) else None
         if request is None:
             raise InvalidParameterError("request_id", request_id, "names no unfinished request")
         unfinished = {seq.index: seq for seq in request.sequences if not seq.is_finished}
-        if index not in unfinished:
+        if isinstance(index, bool) or not isinstance(index, int) or index not in unfinished:
             rule = f"must be one of the unfinished samples of {request_id!r}: {sorted(unfinished)}"
             raise InvalidParameterError("index", index, rule)
         return unfinished[index]
 
-    def _take_ended_between_steps(self) -> list[RequestOutput]:
-        ended, self._ended_between_steps = self._ended_between_steps, []
-        return ended
+    def _take_unreported(self) -> list[RequestOutput]:
+        outputs, self._unreported = self._unreported, {}
+        return list(outputs.values())
 
     def stats(self) -> dict[str, Any]:
         """Counters and latencies since the start; see `MetricsCollector.stats`."""
@@ -375,7 +389,7 @@ class LLMEngine:
         self._closed = True
         for request_id in list(self._requests):
             self.abort(request_id, report=False)
-        self._ended_between_steps.clear()
+        self._unreported.clear()
         if self._failure is None:
             self._failure = EngineError("it was closed")
         self.runner.close()

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from tqdm import tqdm
 
 from pagemill.assembly import build_engine
 from pagemill.beam_search import search_all
 from pagemill.beams import BeamSearchOutput, BeamSearchParams
+from pagemill.call_arguments import (
+    DeadlineForAll,
+    Messages,
+    ParamsForAll,
+    PriorityForAll,
+    Prompt,
+    for_each,
+    listed_conversations,
+    listed_prompts,
+    params_for_each,
+)
 from pagemill.config import DEFAULT_MODEL, EngineConfig
-from pagemill.errors import InvalidParameterError, RequestError
+from pagemill.errors import RequestError, RequestTooLargeError
 from pagemill.interrupts import InterruptFlag
 from pagemill.kept_prefixes import PinnedPrefix
 from pagemill.kvcache.prefix_file import LoadedPrefixes
 from pagemill.outputs import RequestOutput
 from pagemill.sampling_params import SamplingParams
 
-Prompt = str | SequenceOf[int]
-Messages = SequenceOf[Mapping[str, Any]]
-ParamsForAll = SamplingParams | SequenceOf[SamplingParams] | None
-
 
 class LLM:
     """A model that answers. Threads may share one; their calls run one after another.
+
+    Requests that you have added to its `engine` go on while a call runs; what there is to say of
+    them, the next `LLMEngine.step` returns.
 
         with LLM("smollm2-135m") as llm:
             outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0))
@@ -58,6 +69,8 @@ class LLM:
         sampling_params: ParamsForAll = None,
         use_tqdm: bool = True,
         *,
+        priority: PriorityForAll = 0,
+        deadline_seconds: DeadlineForAll = None,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts; all of them share the engine's batches.
@@ -66,6 +79,10 @@ class LLM:
             prompts: a text, a list of texts, a list of token ids, or a list of those lists.
             sampling_params: one for all, or one for each prompt; None: `SamplingParams` defaults.
             use_tqdm: show a progress bar.
+            priority: one for all, or one for each prompt; smaller is more urgent. Only under
+                ``scheduling_policy="priority"``.
+            deadline_seconds: when they should have ended, from now: one for all, or one for each
+                prompt. Only under ``scheduling_policy="deadline"``.
             cache_salt: share computed prefixes among calls of the same salt only.
 
         Returns:
@@ -74,9 +91,14 @@ class LLM:
         Raises:
             RequestError: a prompt cannot be served as asked; then nothing is generated for any.
         """
-        listed = _listed(prompts)
-        params = _params_for_each(sampling_params, len(listed))
-        return self._run(listed, params, use_tqdm, cache_salt)
+        return self._run(
+            listed_prompts(prompts),
+            sampling_params,
+            use_tqdm,
+            priority,
+            deadline_seconds,
+            cache_salt,
+        )
 
     def chat(
         self,
@@ -86,6 +108,8 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        priority: PriorityForAll = 0,
+        deadline_seconds: DeadlineForAll = None,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of several, through the model's own chat template.
@@ -96,6 +120,8 @@ class LLM:
             use_tqdm: show a progress bar.
             add_generation_prompt: end the prompt where the assistant's answer begins.
             continue_final_message: let the model go on with the last message instead.
+            priority: as for `generate`, for each conversation.
+            deadline_seconds: likewise.
             cache_salt: as for `generate`.
 
         Raises:
@@ -103,17 +129,15 @@ class LLM:
         """
         if self.tokenizer is None:
             raise RequestError("this model has no tokenizer, so it cannot chat")
-        conversations = _conversations(messages)
         prompts = [
             self.tokenizer.encode_chat(
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )
-            for conversation in conversations
+            for conversation in listed_conversations(messages)
         ]
-        params = _params_for_each(sampling_params, len(prompts))
-        return self._run(prompts, params, use_tqdm, cache_salt)
+        return self._run(prompts, sampling_params, use_tqdm, priority, deadline_seconds, cache_salt)
 
     def beam_search(
         self,
@@ -125,6 +149,8 @@ class LLM:
         early_stopping: bool | Literal["never"] = False,
         n: int | None = None,
         ignore_eos: bool = False,
+        priority: PriorityForAll = 0,
+        deadline_seconds: DeadlineForAll = None,
         cache_salt: str | None = None,
         use_tqdm: bool = True,
     ) -> list[BeamSearchOutput]:
@@ -141,6 +167,8 @@ class LLM:
                 `pagemill.beams.BeamSearchParams`.
             n: how many of the best beams to return; None: ``beam_width``.
             ignore_eos: let no token end a beam.
+            priority: as for `generate`.
+            deadline_seconds: as for `generate`.
             cache_salt: as for `generate`.
             use_tqdm: show a progress bar.
 
@@ -158,11 +186,13 @@ class LLM:
             n=n,
             ignore_eos=ignore_eos,
         )
-        listed = _listed(prompts)
+        listed = listed_prompts(prompts)
+        priorities = for_each("priority", priority, len(listed))
+        deadlines_seconds = for_each("deadline_seconds", deadline_seconds, len(listed))
         with (
             self._lock,
             InterruptFlag() as interrupted,
-            tqdm(total=len(listed), desc="prompts", disable=not use_tqdm) as bar,
+            _progress_bar("prompts", len(listed), use_tqdm) as bar,
         ):
             self._num_calls += 1
             return search_all(
@@ -170,6 +200,8 @@ class LLM:
                 f"call-{self._num_calls}",
                 listed,
                 params,
+                priorities=priorities,
+                deadlines_seconds=deadlines_seconds,
                 cache_salt=cache_salt,
                 interrupted=interrupted,
                 on_finished=bar.update,
@@ -183,17 +215,25 @@ class LLM:
 
         Raises:
             RequestError: it cannot be served, or prefix caching is off.
-            RequestTooLargeError: what is under way could not finish without these blocks.
+            RequestTooLargeError: it does not fit, or what is under way could not finish without
+                these blocks.
         """
         if not self.engine.config.enable_prefix_caching:
             raise RequestError("pin_prefix needs enable_prefix_caching=True")
         params = SamplingParams(temperature=0, max_tokens=1)
-        (output,) = self._run([prefix], [params], use_tqdm=False, cache_salt=cache_salt)
+        try:
+            (output,) = self._run([prefix], params, use_tqdm=False, cache_salt=cache_salt)
+        except RequestTooLargeError as error:
+            raise RequestTooLargeError(self._why_too_long(prefix)) from error
         with self._lock:
             return self.engine.kept_prefixes.pin(output.prompt_token_ids, cache_salt)
 
     def unpin_prefix(self, pinned: PinnedPrefix) -> None:
-        """Let a pinned prefix be evicted like any other. Harmless if it was unpinned before."""
+        """Let a pinned prefix be evicted like any other. Harmless if it was unpinned before.
+
+        Raises:
+            InvalidParameterError: it is not what `pin_prefix` of this `LLM` has returned.
+        """
         with self._lock:
             self.engine.kept_prefixes.unpin(pinned)
 
@@ -201,6 +241,10 @@ class LLM:
         """Write the computed blocks that the pool holds to a file; returns how many.
 
         Prefixes under a cache salt stay out of it.
+
+        Raises:
+            OSError: it cannot be written; what had its name before is as it was.
+            EngineError: the engine has failed or was closed.
         """
         with self._lock:
             return self.engine.kept_prefixes.save(path)
@@ -212,6 +256,7 @@ class LLM:
             InvalidFileError: it is no such file, or of another model or configuration.
             RequestError: prefix caching is off, so nobody would find them.
             OSError: it cannot be read.
+            EngineError: the engine has failed or was closed.
         """
         with self._lock:
             return self.engine.kept_prefixes.load(path)
@@ -233,19 +278,34 @@ class LLM:
     def _run(
         self,
         prompts: SequenceOf[Prompt],
-        params: SequenceOf[SamplingParams],
+        sampling_params: ParamsForAll,
         use_tqdm: bool,
-        cache_salt: str | None,
+        priority: PriorityForAll = 0,
+        deadline_seconds: DeadlineForAll = None,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Run requests to their end; on any failure none of them is left in the engine."""
+        asked = zip(
+            prompts,
+            params_for_each(sampling_params, len(prompts)),
+            for_each("priority", priority, len(prompts)),
+            for_each("deadline_seconds", deadline_seconds, len(prompts)),
+            strict=True,
+        )
         ids: list[str] = []
         with self._lock, InterruptFlag() as interrupted:
             self._num_calls += 1
             try:
-                for prompt, one in zip(prompts, params, strict=True):
+                for prompt, params, one_priority, one_deadline in asked:
                     request_id = f"call-{self._num_calls}-{len(ids)}"
                     self.engine.add_request(
-                        request_id, prompt, one, cache_salt=cache_salt, stream=False
+                        request_id,
+                        prompt,
+                        params,
+                        one_priority,
+                        deadline_seconds=one_deadline,
+                        cache_salt=cache_salt,
+                        stream=False,
                     )
                     ids.append(request_id)
                 finished = self._step_to_end(frozenset(ids), use_tqdm, interrupted)
@@ -258,15 +318,15 @@ class LLM:
     def _step_to_end(
         self, ids: Collection[str], use_tqdm: bool, interrupted: InterruptFlag
     ) -> dict[str, RequestOutput]:
-        """The last output of each request of ``ids``; those of others are left out.
+        """The last output of each request of ``ids``; those of others wait for the next step.
 
         Ctrl-C is taken between two steps, so that the engine can go on afterwards.
         """
         finished: dict[str, RequestOutput] = {}
-        with tqdm(total=len(ids), desc="requests", disable=not use_tqdm) as bar:
+        with _progress_bar("requests", len(ids), use_tqdm) as bar:
             while len(finished) < len(ids):
-                for output in self.engine.step():
-                    if output.finished and output.request_id in ids:
+                for output in self.engine.step_for(ids):
+                    if output.finished:
                         finished[output.request_id] = output
                         bar.update()
                         speed = self.engine.metrics.generation_tokens_per_second
@@ -275,35 +335,26 @@ class LLM:
                     raise KeyboardInterrupt
         return finished
 
-
-def _listed(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
-    """Tell one prompt from many."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, SequenceOf) or isinstance(prompts, (bytes, bytearray)):
-        rule = "must be a text, a list of texts, a list of token ids, or a list of those"
-        raise InvalidParameterError("prompts", prompts, rule)
-    if len(prompts) and not isinstance(prompts[0], (str, SequenceOf)):
-        return [cast("SequenceOf[int]", prompts)]
-    return list(cast("SequenceOf[Prompt]", prompts))
-
-
-def _conversations(messages: Messages | SequenceOf[Messages]) -> SequenceOf[Messages]:
-    """Tell one conversation from many."""
-    if not isinstance(messages, SequenceOf) or isinstance(messages, str) or not messages:
-        rule = "must be a non-empty list of messages, or a list of such lists"
-        raise InvalidParameterError("messages", messages, rule)
-    if isinstance(messages[0], Mapping):
-        return [cast("Messages", messages)]
-    return cast("SequenceOf[Messages]", messages)
+    def _why_too_long(self, prefix: Prompt) -> str:
+        """Of a prefix that was not admitted: in its own words, since it has no ``max_tokens``."""
+        if isinstance(prefix, str):
+            assert self.tokenizer is not None, "it was encoded"
+            prefix = self.tokenizer.encode(prefix)
+        kv = self.engine.kv
+        return (
+            f"a prefix of {len(prefix)} tokens is too long: with one token more it must fit the "
+            f"context, max_model_len={self.engine.max_model_len} tokens, and the KV pool, "
+            f"{kv.describe_size()} blocks of {kv.block_size}; shorten it, or raise the smaller of "
+            f"the two"
+        )
 
 
-def _params_for_each(params: ParamsForAll, count: int) -> list[SamplingParams]:
-    if params is None:
-        return [SamplingParams()] * count
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    if len(params) != count:
-        rule = f"must be one SamplingParams, or one for each of the {count} prompts"
-        raise InvalidParameterError("sampling_params", f"{len(params)} of them", rule)
-    return list(params)
+@contextmanager
+def _progress_bar(what: str, total: int, shown: bool) -> Iterator[Any]:
+    """A bar on standard error, which an error takes away again."""
+    with tqdm(total=total, desc=what, disable=not shown) as bar:
+        try:
+            yield bar
+        except Exception:
+            bar.leave = False
+            raise

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pagemill.kernels import native
+
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -36,3 +38,20 @@ def test_python_blocks_of_the_documents_compile() -> None:
     for document in DOCUMENTS:
         for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.S):
             compile(block, document.name, "exec")
+
+
+@pytest.mark.skipif(native.load() is None, reason="PyTorch's sums differ in their last bits")
+def test_the_examples_of_the_guide_print_what_is_below_them(
+    smollm2_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "docs" / "kv-memory-guide.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```\n^```\n(.*?)^```$", text, re.S | re.M)
+    assert len(examples) == text.count("```python") >= 6
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code, printed in examples:
+        exec(compile(code, "kv-memory-guide.md", "exec"), names)
+        assert capsys.readouterr().out == printed

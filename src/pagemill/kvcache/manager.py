@@ -77,6 +77,7 @@ class KVCacheManager:
         self.num_evictions = 0
         """Cached blocks that were given to somebody else."""
         self.prefix_caching = prefix_caching
+        self.partial_hits = partial_hits
         self._cache = PrefixCache(
             block_size, partial_hits=partial_hits, hash_function=hash_function
         )

@@ -91,6 +91,23 @@ def _pool_by_memory(
     return PoolSize(min(num_blocks, most_useful), block_bytes, reason)
 
 
+def check_swap_fits(swap_bytes: int, pool: PoolSize, *, free_bytes: int | None = None) -> None:
+    """Raise `ConfigError` unless a swap space in memory can be had beside the pool.
+
+    Args:
+        swap_bytes: its size.
+        pool: that nothing has been written to yet.
+        free_bytes: free memory; None asks the machine.
+    """
+    free_bytes = free_memory_bytes() if free_bytes is None else free_bytes
+    if swap_bytes + pool.total_bytes > free_bytes:
+        raise ConfigError(
+            f"swap_space={_gib(swap_bytes)} in memory and a KV pool of {_gib(pool.total_bytes)} "
+            f"({pool.reason}) are more than the {_gib(free_bytes)} of memory that are free; lower "
+            f"swap_space, kv_cache_memory or num_kv_blocks, or give swap_path to swap to a file"
+        )
+
+
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.1f} GiB"
 

@@ -23,7 +23,7 @@ class SwapMemory:
         path: of a file that does not exist yet; None: memory.
 
     Raises:
-        ConfigError: the file cannot be created, or not as large.
+        ConfigError: there is no memory as large, or the file cannot be created, or not as large.
     """
 
     def __init__(self, num_slots: int, slot_bytes: int, path: str | None = None) -> None:
@@ -31,7 +31,13 @@ class SwapMemory:
         self.slots: npt.NDArray[np.uint8]
         """``[num_slots, slot_bytes]``."""
         if path is None or num_slots == 0:
-            self.slots = np.empty(shape, np.uint8)
+            try:
+                self.slots = np.empty(shape, np.uint8)
+            except MemoryError as error:
+                raise ConfigError(
+                    f"swap_space: the system gives no {num_slots * slot_bytes} bytes of memory; "
+                    f"lower it, or give swap_path to have it on disk"
+                ) from error
             return
         try:
             with open(path, "xb+") as file:

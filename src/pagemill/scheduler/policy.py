@@ -64,8 +64,7 @@ class PriorityPolicy:
     name = "priority"
 
     def __init__(self, aging_seconds: float = 10.0) -> None:
-        if not 0.0 < aging_seconds < float("inf"):
-            raise ConfigError(f"aging_seconds must be positive and finite, got {aging_seconds}")
+        _check_seconds("aging_seconds", aging_seconds)
         self.aging_seconds = aging_seconds
 
     def rank(self, request: Request) -> float:
@@ -94,11 +93,7 @@ class DeadlinePolicy:
     name = "deadline"
 
     def __init__(self, default_deadline_seconds: float = 60.0) -> None:
-        if not 0.0 < default_deadline_seconds < float("inf"):
-            raise ConfigError(
-                f"default_deadline_seconds must be positive and finite, got "
-                f"{default_deadline_seconds}"
-            )
+        _check_seconds("default_deadline_seconds", default_deadline_seconds)
         self.default_deadline_seconds = default_deadline_seconds
 
     def rank(self, request: Request) -> float:
@@ -110,6 +105,12 @@ class DeadlinePolicy:
     def check(self, request: Request) -> None:
         """Refuse priorities; the deadline was checked at the door."""
         _refuse_priority(request, self.name)
+
+
+def _check_seconds(name: str, value: object) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and 0.0 < value < float("inf")):  # type: ignore[operator]
+        raise ConfigError(f"{name} must be a positive and finite number, got {value!r}")
 
 
 def _refuse_priority(request: Request, policy: str) -> None:

@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
-from pagemill.errors import ConfigError, RequestTooLargeError
+from pagemill.errors import ConfigError, PagemillError, RequestTooLargeError
 from pagemill.kvcache.manager import KVCacheManager, slots_at_most
 from pagemill.kvcache.prefix_cache import PrefixHit
 from pagemill.request import Request, Sequence, SequenceStatus
@@ -332,9 +332,18 @@ class Scheduler:
     # Small print
 
     def _rank(self, request: Request) -> float:
-        """Ask the policy; raise `ConfigError` for an answer that orders nothing."""
-        rank = self.policy.rank(request)
-        if not isinstance(rank, (int, float)) or not math.isfinite(rank):
+        """Ask the policy; raise `ConfigError` for an answer that orders nothing, or for none."""
+        try:
+            rank = self.policy.rank(request)
+            is_finite = isinstance(rank, (int, float)) and math.isfinite(rank)
+        except PagemillError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"scheduling_policy {self.policy.name!r} gave request {request.request_id!r} no "
+                f"rank: {type(error).__name__}: {error}"
+            ) from error
+        if not is_finite:
             raise ConfigError(
                 f"scheduling_policy {self.policy.name!r} gave rank {rank!r}; it must be a finite "
                 f"number"

@@ -110,3 +110,32 @@ def test_a_configuration_cannot_be_changed_through_what_it_was_built_from() -> N
     config = EngineConfig(rope_scaling=scaling)
     scaling["factor"] = 8.0
     assert config.rope_scaling == {"rope_type": "ntk", "factor": 4.0}
+
+
+@pytest.mark.parametrize("value", [False, True, 0.0, None, "", "lots", -1])
+def test_a_swap_space_that_is_no_size_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match="swap_space must be"):
+        EngineConfig.from_kwargs(swap_space=value)
+
+
+def test_a_swap_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert EngineConfig(swap_space=1, swap_path="~/x").swap_path == "/home/somebody/x"
+
+
+@pytest.mark.parametrize(
+    "options", [{"swap_space": "1MiB"}, {"swap_path": "x"}, {"swap_space": 5, "swap_path": "x"}]
+)
+def test_a_swap_space_that_nothing_is_moved_to_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"preemption_mode='recompute' moves no .*swap_space="
+    ) as e:
+        EngineConfig.from_kwargs(preemption_mode="recompute", **options)
+    for name, value in options.items():
+        assert f"{name}={value!r}" in str(e.value)
+
+
+@pytest.mark.parametrize("options", [{"swap_path": "x"}, {"preemption_mode": "swap"}])
+def test_swapping_without_a_size_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="swap_space is 0"):
+        EngineConfig.from_kwargs(**options)

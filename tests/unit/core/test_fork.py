@@ -153,11 +153,17 @@ def test_a_branch_counts_no_prompt_and_no_first_token_again(max_num_seqs: int) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"request_id": "nobody"}, "request_id must .*names no unfinished request"),
-        ({"new_request_id": "trunk"}, "new_request_id|request_id"),
+        ({"request_id": "nobody"}, "^request_id names no unfinished request"),
+        ({"request_id": ["trunk"]}, "^request_id names no unfinished request"),
+        ({"new_request_id": "trunk"}, "^new_request_id is already in use"),
+        ({"new_request_id": 5}, "^new_request_id must be a non-empty text"),
         ({"index": 1}, r"index .*unfinished samples of 'trunk': \[0\]"),
+        ({"index": [0]}, r"index .*unfinished samples of 'trunk': \[0\]"),
+        ({"index": False}, r"index .*unfinished samples of 'trunk': \[0\]"),
         ({"num_output_tokens": 9}, r"num_output_tokens .*\[0, 4\]"),
         ({"last_token_id": -5}, "last_token_id .*logprobs are known"),
+        ({"last_token_id": [5]}, "last_token_id .*logprobs are known"),
+        ({"sampling_params": 5}, "sampling_params must be a SamplingParams"),
         ({"sampling_params": SamplingParams(n=2)}, "n must be 1 in a fork"),
         ({"sampling_params": SamplingParams(max_tokens=4)}, "max_tokens .*fork's 4 tokens"),
     ],
@@ -168,7 +174,7 @@ def test_what_cannot_be_branched_is_refused_and_nothing_is_held(
     engine = engine_after(4)
     free = engine.kv.num_free_blocks
     given = {"request_id": "trunk", "new_request_id": "branch"} | arguments
-    with pytest.raises(InvalidParameterError):
+    with pytest.raises(InvalidParameterError, match=message):
         engine.fork(**given)  # type: ignore[arg-type]
     assert engine.kv.num_free_blocks == free
     assert list(engine._requests) == ["trunk"]

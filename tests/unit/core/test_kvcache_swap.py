@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pagemill import InvariantError
+from pagemill import ConfigError, InvariantError
 from pagemill.batch import BlockMove
 from pagemill.kvcache.swap_space import SwapSpace
+from pagemill.runner.swap_memory import SwapMemory
 from tests.unit.core.kv_helpers import (
     SWAP_IN,
     SWAP_OUT,
@@ -89,3 +90,8 @@ def test_freeing_a_swapped_sequence_gives_its_slots_back() -> None:
     kv.free(blocks, text(12), 12)
     kv.audit([], [blocks])
     assert kv.num_swapped_blocks == 0
+
+
+def test_a_swap_space_that_the_system_gives_no_memory_for_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=f"swap_space: .* no {2**60} bytes of memory; lower it"):
+        SwapMemory(1, 2**60)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pagemill import ConfigError, EngineConfig, InvalidParameterError, SamplingParams
+from pagemill import (
+    ConfigError,
+    DeadlinePolicy,
+    EngineConfig,
+    InvalidParameterError,
+    PriorityPolicy,
+    RequestError,
+    SamplingParams,
+)
 from pagemill.request import Request
 from tests.core_helpers import assert_idle, prompt_of, simulated_engine
 
@@ -35,18 +43,47 @@ class NoRank(ShortestFirst):
         return float("nan")
 
 
+class HugeRank(ShortestFirst):
+    def rank(self, request: Request) -> float:
+        return 10**400
+
+
 class FailingRank(ShortestFirst):
     def rank(self, request: Request) -> float:
         raise KeyError(request.request_id)
 
 
-def test_a_policy_without_an_answer_refuses_the_request_and_nothing_is_left_behind() -> None:
-    for policy, error in ((NoRank(), ConfigError), (FailingRank(), KeyError)):
-        engine = simulated_engine(scheduling_policy=policy)
-        with pytest.raises(error):
-            engine.add_request("r", [1], SamplingParams(max_tokens=1))
-        assert not engine.has_unfinished_requests()
-        assert_idle(engine)
+class RefusingRank(ShortestFirst):
+    def rank(self, request: Request) -> float:
+        raise RequestError("not today")
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "message", "cause"),
+    [
+        (NoRank(), ConfigError, "'shortest-first' gave rank nan", type(None)),
+        (HugeRank(), ConfigError, "gave request 'r' no rank: OverflowError", OverflowError),
+        (FailingRank(), ConfigError, "gave request 'r' no rank: KeyError: 'r'", KeyError),
+        (RefusingRank(), RequestError, "not today", type(None)),
+    ],
+)
+def test_a_policy_without_an_answer_refuses_the_request_and_nothing_is_left_behind(
+    policy: ShortestFirst, error: type[Exception], message: str, cause: type
+) -> None:
+    engine = simulated_engine(scheduling_policy=policy)
+    with pytest.raises(error, match=message) as raised:
+        engine.add_request("r", [1], SamplingParams(max_tokens=1))
+    assert isinstance(raised.value.__cause__, cause)
+    assert not engine.has_unfinished_requests()
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("seconds", ["a", None, 0, -1.0, float("inf"), float("nan"), True])
+def test_a_policys_seconds_are_a_positive_number(seconds: object) -> None:
+    with pytest.raises(ConfigError, match="aging_seconds must be a positive and finite number"):
+        PriorityPolicy(seconds)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="default_deadline_seconds must be a positive"):
+        DeadlinePolicy(seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", [ShortestFirst, object(), 3])

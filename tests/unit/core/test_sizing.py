@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from pagemill import ConfigError, EngineConfig
-from pagemill.kvcache.sizing import DEFAULT_SHARE, free_memory_bytes, size_pool
+from pagemill.kvcache.sizing import (
+    DEFAULT_SHARE,
+    PoolSize,
+    check_swap_fits,
+    free_memory_bytes,
+    size_pool,
+)
 
 KV_BYTES = 1000
 
@@ -37,6 +43,15 @@ def test_memory_for_less_than_one_block_is_refused_with_both_sizes() -> None:
     config = EngineConfig(kv_cache_memory=15_999)
     with pytest.raises(ConfigError, match=r"15999 bytes.*takes 16000"):
         size_pool(config, block_bytes=16 * KV_BYTES, max_model_len=100)
+
+
+def test_a_swap_space_that_has_no_room_beside_the_pool_is_refused_with_all_sizes() -> None:
+    gib = 2**30
+    pool = PoolSize(11, gib, "kv_cache_memory")
+    check_swap_fits(11 * gib, pool, free_bytes=22 * gib)
+    message = r"swap_space=30.0 GiB .*pool of 11.0 GiB \(kv_cache_memory\).*22.0 GiB .*free; lower"
+    with pytest.raises(ConfigError, match=message):
+        check_swap_fits(30 * gib, pool, free_bytes=22 * gib)
 
 
 def machine(tmp_path: Path, files: dict[str, str]) -> tuple[Path, Path]:

@@ -159,6 +159,68 @@ def test_without_max_tokens_beams_run_to_the_end_of_the_context_or_the_pool() ->
     assert [len(beam.token_ids) for beam in output.beams] == [8 * 4 + 1 - 15] * 3
 
 
+@pytest.mark.parametrize("outputs", [[], None, 5])
+def test_outputs_that_are_not_by_request_id_are_refused(outputs: Any) -> None:
+    engine = beam_engine()
+    search = BeamSearch(engine, "a", prompts_of(5)[0], BeamSearchParams(beam_width=2, max_tokens=3))
+    with pytest.raises(InvalidParameterError, match="outputs must map request ids to outputs"):
+        search.advance(outputs)
+    search.close()
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("deadline_seconds", [1e5, 0.001])
+def test_a_request_that_is_begun_again_has_what_is_left_of_the_deadline(
+    deadline_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = beam_engine(max_num_seqs=3, scheduling_policy="deadline")
+    add_request, ends = engine.add_request, []
+
+    def noting(*args: Any, **kwargs: Any) -> None:
+        ends.append(engine.clock() + kwargs["deadline_seconds"])
+        add_request(*args, **kwargs)
+
+    monkeypatch.setattr(engine, "add_request", noting)
+    params = BeamSearchParams(beam_width=4, max_tokens=60, ignore_eos=True)
+    search_all(engine, "a", prompts_of(10), params, deadlines_seconds=[deadline_seconds])
+    assert len(ends) > 1
+    assert ends[0] == deadline_seconds
+    if deadline_seconds > 1:
+        assert ends == pytest.approx([deadline_seconds] * len(ends))
+    else:
+        assert min(ends[1:]) > deadline_seconds  # it has passed, and is still accepted
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second"),
+    [
+        ("priority", {"priority": 5}, {"priority": -5}),
+        ("deadline", {"deadline_seconds": 50}, {"deadline_seconds": 1}),
+    ],
+)
+def test_the_more_urgent_search_is_done_first(
+    policy: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    params = BeamSearchParams(beam_width=2, max_tokens=20, ignore_eos=True)
+    engine = beam_engine(max_num_seqs=2, scheduling_policy=policy)
+    prompts = prompts_of(10, 12)
+    searches = {
+        "first": BeamSearch(engine, "first", prompts[0], params, **first),
+        "second": BeamSearch(engine, "second", prompts[1], params, **second),
+    }
+    order = []
+    while searches:
+        outputs = {output.request_id: output for output in engine.step()}
+        for name, search in list(searches.items()):
+            search.advance(outputs)
+            if search.finished:
+                order.append(name)
+                del searches[name]
+    assert order == ["second", "first"]
+    with pytest.raises(InvalidParameterError, match="priority must be 0 under"):
+        search_all(beam_engine(), "a", prompts, params, priorities=[0, 1])
+
+
 def test_n_returns_the_best_of_all() -> None:
     prompts = prompts_of(5)
     (all_of_them,) = search_all(

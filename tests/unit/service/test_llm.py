@@ -87,6 +87,22 @@ def test_the_number_of_sampling_params_must_be_that_of_the_prompts(llm: LLM) -> 
         llm.generate(["a", "b", "c"], [GREEDY, GREEDY], use_tqdm=False)
 
 
+@pytest.mark.parametrize("params", [5, "greedy", {"temperature": 0}, ["greedy"]])
+def test_what_are_no_sampling_params_is_refused(llm: LLM, params: object) -> None:
+    with pytest.raises(InvalidParameterError, match="sampling_params must be a SamplingParams"):
+        llm.generate("a", params, use_tqdm=False)  # type: ignore[arg-type]
+    assert_idle(llm.engine)
+
+
+def test_a_prefix_that_does_not_fit_is_refused_in_its_own_words(llm: LLM) -> None:
+    for prefix in ([1] * 200, "x" * 200):
+        with pytest.raises(RequestTooLargeError, match="prefix of 200 tokens is too long") as error:
+            llm.pin_prefix(prefix)
+        assert "max_model_len=128" in str(error.value)
+        assert "max_tokens" not in str(error.value)
+    assert_idle(llm.engine)
+
+
 @pytest.mark.parametrize("prompts", [None, 5, b"bytes", {"a": 1}])
 def test_what_is_no_prompt_is_refused(llm: LLM, prompts: object) -> None:
     with pytest.raises(RequestError, match="prompt"):
@@ -130,6 +146,29 @@ def test_after_close_the_engine_says_so(tiny_model: Path) -> None:
     llm.close()
     with pytest.raises(EngineError, match="closed"):
         llm.generate("a", GREEDY)
+    for call in (llm.save_prefix_cache, llm.load_prefix_cache):
+        with pytest.raises(EngineError, match="takes no more work: it was closed"):
+            call("anything")
+
+
+def test_a_pin_belongs_to_the_model_that_made_it(tiny_model: Path, llm: LLM) -> None:
+    with LLM(str(tiny_model), num_kv_blocks=8, num_threads=1) as other:
+        pins = [model.pin_prefix("x" * 20) for model in (llm, other)]
+        with pytest.raises(InvalidParameterError, match="pinned is another engine's"):
+            other.unpin_prefix(pins[0])
+        assert other.engine.memory_report().pinned == 2
+    llm.unpin_prefix(pins[0])
+    assert_idle(llm.engine)
+
+
+def test_a_swap_space_larger_than_the_free_memory_is_refused_with_both(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagemill.kvcache.sizing.free_memory_bytes", lambda: 22 * 2**30)
+    with pytest.raises(ConfigError, match=r"swap_space=30.0 GiB in memory .*22.0 GiB .*are free"):
+        LLM(str(tiny_model), num_kv_blocks=8, swap_space="30GiB")
+    with LLM(str(tiny_model), num_kv_blocks=8, swap_space="1MiB") as model:
+        assert len(model.generate("ab", GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 6
 
 
 def test_options_reach_the_engine(tiny_model: Path) -> None:

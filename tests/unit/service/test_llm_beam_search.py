@@ -72,6 +72,25 @@ def test_a_progress_bar_counts_prompts_only_when_wanted(
     assert "2/2" in capsys.readouterr().err
 
 
+def test_an_error_leaves_no_progress_bar_on_the_screen(
+    llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("a step failed")
+
+    with pytest.raises(RequestTooLargeError):
+        llm.beam_search(["fine", "x" * 125], 2, 4)
+    assert capsys.readouterr().err.split("\r")[-1].strip() == ""
+    monkeypatch.setattr(llm.engine, "step", fail)
+    for call in (lambda: llm.beam_search("abc", 2, 4), lambda: llm.generate("abc")):
+        with pytest.raises(RuntimeError):
+            call()
+        written = capsys.readouterr().err
+        assert "0/1" in written
+        assert "\n" not in written
+        assert written.split("\r")[-1].strip() == ""
+
+
 def test_what_cannot_be_searched_is_refused_and_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(RequestTooLargeError, match="max_model_len=128"):
         llm.beam_search(["fine", "x" * 125], 2, 4, use_tqdm=False)
@@ -79,6 +98,10 @@ def test_what_cannot_be_searched_is_refused_and_leaves_nothing_behind(llm: LLM) 
         llm.beam_search(["fine"], 100, 4, use_tqdm=False)
     with pytest.raises(InvalidParameterError, match=r"n must be an integer in \[1, 2\]"):
         llm.beam_search(["fine"], 2, 4, n=3, use_tqdm=False)
+    with pytest.raises(InvalidParameterError, match="deadline_seconds must be None under"):
+        llm.beam_search(["fine"], 2, 4, deadline_seconds=1.0, use_tqdm=False)
+    with pytest.raises(InvalidParameterError, match=r"priority .*one for each of the 1 prompts"):
+        llm.beam_search(["fine"], 2, 4, priority=[1, 2], use_tqdm=False)
     with pytest.raises(InvalidParameterError, match="prompts must be a text"):
         llm.beam_search(5, 2, 4, use_tqdm=False)  # type: ignore[arg-type]
     assert not llm.engine.has_unfinished_requests()

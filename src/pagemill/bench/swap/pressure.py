@@ -45,10 +45,13 @@ FAST_WORKLOADS: Final = (
 
 def run_workload(workload: Workload, model: SharedModel, mode: str, tag: str) -> dict[str, Any]:
     """Serve all requests with one ``preemption_mode``."""
+    # Recomputing, an engine has no use for the swap space of its neighbours.
+    no_swap: dict[str, Any] = {"swap_space": 0, "swap_path": None} if mode == "recompute" else {}
     engine = model.engine(
         num_kv_blocks=workload.num_kv_blocks,
         max_num_seqs=workload.max_num_seqs,
         preemption_mode=mode,
+        **no_swap,
     )
     seconds = run_to_end(engine, workload.requests(tag, model))
     stats = engine.stats()
