@@ -66,8 +66,8 @@ class LoadedPrefixes:
     num_damaged: int = 0
     """Checksum or place in the chain wrong, missing, or continuing a block that is."""
     num_without_room: int = 0
-    """No block of the pool was empty any more, or they continue such a block. Nothing is evicted for
-    what may never be used."""
+    """No block of the pool was empty any more, or they continue one that found none. Nothing is
+    evicted for what may never be used."""
 
 
 def write_prefix_file(path: Path, shape: Shape, num_blocks: int, records: Iterable[Record]) -> None:
