@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -46,6 +47,8 @@ class Assembly:
     model_config: ModelConfig
     tokenizer: FileTokenizer | None
     pool: PoolSize
+    new_engine: Callable[[], LLMEngine]
+    """Makes an engine like the first, with the same weights and pool; one at a time may be used."""
 
 
 def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assembly:
@@ -91,7 +94,8 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
             num_threads=num_threads,
             cpus=cpus,
         )
-    engine = LLMEngine(
+    new_engine = partial(
+        LLMEngine,
         config,
         runner,
         loaded.tokenizer,
@@ -102,7 +106,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         fingerprint=_fingerprint(config, model_config, ModelFingerprint(loaded.source_path)),
         eos_token_ids=_eos_token_ids(loaded),
     )
-    return Assembly(engine, model_config, loaded.tokenizer, pool)
+    return Assembly(new_engine(), model_config, loaded.tokenizer, pool, new_engine)
 
 
 def _fingerprint(

@@ -122,6 +122,7 @@ class LLMEngine:
         *,
         deadline_seconds: float | None = None,
         cache_salt: str | None = None,
+        arrival_seconds: float | None = None,
         stream: bool = True,
     ) -> None:
         """Queue a request; the next `step` may already work on it.
@@ -134,6 +135,8 @@ class LLMEngine:
             deadline_seconds: when it should have ended, from now; only under
                 ``scheduling_policy="deadline"``.
             cache_salt: computed prefixes are shared among requests of the same salt only.
+            arrival_seconds: when it arrived, on the engine's clock, if that was before now; its
+                latencies count from there.
             stream: let `step` report the request after every token, not only at its end.
 
         Raises:
@@ -150,7 +153,7 @@ class LLMEngine:
             priority,
             deadline_seconds,
             cache_salt,
-            self.clock(),
+            self.clock() if arrival_seconds is None else arrival_seconds,
         )
         request.stream = stream
         self.scheduler.add(request)

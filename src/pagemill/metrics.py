@@ -27,12 +27,16 @@ class Distribution:
         self.count = 0
         self.total = 0.0
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self.listener: Callable[[float], None] | None = None
+        """Told of every observation, on the engine's thread."""
 
     def observe(self, value: float) -> None:
         """Add one observation."""
         self.count += 1
         self.total += value
         self._recent.append(value)
+        if self.listener is not None:
+            self.listener(value)
 
     def summary(self) -> dict[str, float]:
         """``count``, ``mean``, ``p50``, ``p95``, ``p99``; without observations only the count."""
@@ -148,14 +152,12 @@ class MetricsCollector:
         """Generated tokens over the seconds in which steps were running."""
         return self.num_generation_tokens / self._busy_seconds if self._busy_seconds else 0.0
 
-    def stats(self) -> dict[str, Any]:
-        """Everything as one dictionary of plain numbers, ready for JSON."""
+    def counters(self) -> dict[str, Any]:
+        """What `stats` says in plain numbers; cheap enough for every step."""
         kv, scheduler = self._kv, self._scheduler
-        busy = self._busy_seconds
         return {
             "num_requests_running": len(scheduler.running),
             "num_requests_waiting": len(scheduler.waiting),
-            "num_requests_finished": dict(self.num_requests_finished),
             "num_steps": self.num_steps,
             "num_prompt_tokens": self.num_prompt_tokens,
             "num_generation_tokens": self.num_generation_tokens,
@@ -171,11 +173,19 @@ class MetricsCollector:
             "kv_blocks_referenced": kv.num_blocks - kv.num_free_blocks,
             "kv_blocks_swapped": kv.num_swapped_blocks,
             "kv_usage": kv.usage,
+            "busy_seconds": self._busy_seconds,
+            "num_requests_finished": dict(self.num_requests_finished),
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Everything as one dictionary of plain numbers, ready for JSON."""
+        busy = self._busy_seconds
+        return {
+            **self.counters(),
             "kv_usage_per_step": self.kv_usage.summary(),
             "running_per_step": self.num_running.summary(),
             "waiting_per_step": self.num_waiting.summary(),
             "batch_tokens_per_step": self.batch_tokens.summary(),
-            "busy_seconds": busy,
             "generation_tokens_per_second": self.generation_tokens_per_second,
             "computed_tokens_per_second": self.num_computed_tokens / busy if busy else 0.0,
             "ttft_seconds": self.ttft_seconds.summary(),
