@@ -220,6 +220,7 @@ _SIGNATURES: Final = {
 
 @cache
 def row_ops_library() -> ctypes.CDLL:
-    """The native library, these functions declared; none returns anything."""
-    signatures = {name: (None, arguments) for name, arguments in _SIGNATURES.items()}
+    """The native library, these functions declared; only one returns something."""
+    returns = {"pagemill_attend": _INT}
+    signatures = {name: (returns.get(name), arguments) for name, arguments in _SIGNATURES.items()}
     return native.declare(native.library(), signatures)

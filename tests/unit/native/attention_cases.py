@@ -43,13 +43,20 @@ class Case:
     window: int | None = None
     soft_cap: float | None = None
     seed: int = 3
+    common: Sequence[tuple[int, int]] = ()
+    """Sequences that begin with tokens of another one: its number, and how many. Where these fill
+    blocks, they are in one block."""
     qkv: list[torch.Tensor] = field(init=False)
     """Of each sequence ``[context_len, Hq + 2 Hkv, D]``."""
+    num_items: int = field(init=False, default=0)
+    """Of the last run, for each key/value head."""
 
     def __post_init__(self) -> None:
         random = torch.Generator().manual_seed(self.seed)
         shape = (self.num_heads + 2 * self.num_kv_heads, self.head_dim)
         self.qkv = [torch.randn(n, *shape, generator=random) for n in self.context_lens]
+        for b, (source, count) in enumerate(self.common):
+            self.qkv[b][:count] = self.qkv[source][:count]
 
     def run(
         self,
@@ -75,6 +82,10 @@ class Case:
         none = torch.empty(1, 0)
         for b, count in enumerate(blocks_of):
             tables[b, :count] = [free.pop() for _ in range(count)]
+            if b < len(self.common):
+                source, num_common = self.common[b]
+                shared = min(num_common, lens[b], lens[source]) // block_size
+                tables[b, :shared] = tables[source, :shared]
             position = np.arange(lens[b])
             slots = tables[b][position // block_size] * block_size + position % block_size
             qkv = self.qkv[b][: lens[b]].reshape(lens[b], -1).clone()
@@ -94,6 +105,7 @@ class Case:
             output=output,
         )
         assert cache.is_intact()
+        self.num_items = cache.num_items
         return [attended[starts[b] : starts[b + 1]] for b in range(len(lens))]
 
     def all_rows(self) -> list[torch.Tensor]:

@@ -232,7 +232,10 @@ def attend(
     pool: native.ThreadPool | None = None,
     output: Output = FLOATS,
 ) -> torch.Tensor:
-    """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given."""
+    """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given.
+
+    The cache notes how many items of work there were for each key/value head.
+    """
     num_rows, num_heads, head_dim = query.shape
     out = torch.full_like(query, torch.nan)
     starts = np.array(rows.query_start_loc, dtype=np.int64)
@@ -247,7 +250,7 @@ def attend(
         num_heads * head_dim, cache.struct, num_heads, window or 0, scale, soft_cap or 0.0,
         output.struct(),
     )  # fmt: skip
-    cache.library.pagemill_attend(
+    cache.num_items = cache.library.pagemill_attend(
         ctypes.byref(args), ctypes.byref(step), num_threads, pool.handle if pool else None
     )
     return out

@@ -127,6 +127,57 @@ def test_parts_that_threads_share_have_the_same_bits(kv_type: str) -> None:
         pool.close()
 
 
+COMMON = {
+    "two groups": Case(
+        [700, 600, 830, 520, 300, 810, 530],
+        common=[(0, 0), (0, 512), (0, 600), (0, 300), (4, 0), (2, 800), (0, 512)],
+    ),
+    "more than an item holds": Case([1040 + n for n in range(40)], 9, 3, common=[(0, 1040)] * 40),
+    "16 bits": Case([540] * 6, 9, 3, kv_type="bfloat16", common=[(0, 512)] * 6),
+    "8 bits": Case([790] * 3, kv_type="int8", common=[(0, 770)] * 3, soft_cap=2.0),
+    "some see it through a window": Case([290, 520, 280], window=300, common=[(0, 256)] * 3),
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_sequences_that_read_a_prefix_together_have_the_bits_of_each_alone(name: str) -> None:
+    case = COMMON[name]
+    rows = [1 + b % 2 for b in range(len(case.context_lens))]
+    together = case.run(rows)
+    # Items with several tiles come on top of one for each, so that this was a shared read.
+    assert case.num_items > len(rows)
+    for b, length in enumerate(case.context_lens):
+        alone = replace(case, context_lens=[length], common=())
+        alone.qkv = [case.qkv[b]]
+        assert torch.equal(alone.run([rows[b]])[0], together[b])
+        assert alone.num_items == 1
+    for num_threads in (2, 7):
+        for one, other in zip(case.run(rows, num_threads=num_threads), together, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_shared_prefix_is_read_once_by_as_many_as_an_item_holds() -> None:
+    """16 decodes of 3 query heads a key/value head are one item of 48 products."""
+    case = Case([520] * 16, 9, 3, common=[(0, 512)] * 16)
+    case.run([1] * 16)
+    assert case.num_items == 2 + 16
+    case = Case([520] * 17, 9, 3, common=[(0, 512)] * 17)
+    case.run([1] * 17)
+    assert case.num_items == 4 + 17
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 32, 128, 256])
+def test_a_prefix_is_shared_by_its_blocks_whatever_their_size(block_size: int) -> None:
+    case = Case([520, 700], common=[(0, 512)] * 2)
+    case.run([1, 1], block_size=block_size)
+    assert case.num_items == 2 + 2
+    # Equal values in blocks of their own are read by each for itself.
+    apart = Case([520, 700])
+    apart.qkv = case.qkv
+    apart.run([1, 1], block_size=block_size)
+    assert apart.num_items == 2
+
+
 def test_equal_tokens_of_different_values_are_averaged() -> None:
     """A sum that is known without a computation: equal keys weigh all values alike."""
     case = Case([400], 1, 1)

@@ -6,10 +6,11 @@
 // row do not depend on which rows share a work item, nor on whether one thread computed all parts
 // or many did. A part that a row does not see would merge with factors of exactly 1 and 0.
 //
-// Work. An item is some rows of one sequence (with all query heads of one key/value head, so that
-// they share every load) by some parts of the context. Where an item has all parts, it merges as it
-// goes. Where parts are spread over items, each leaves its part in the plan's memory, and whichever
-// item finishes last merges them; nobody waits.
+// Work. A tile is some rows of one sequence; with all query heads of one key/value head they share
+// every load. An item is a tile by some parts of the context, or several tiles by one part whose
+// blocks they have in common: sequences with a shared prefix read it together. Where an item has all
+// parts of its tile, it merges as it goes. Where parts are spread over items, each leaves its part in
+// the plan's memory, and whichever item finishes last merges them; nobody waits.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace pagemill {
 
 constexpr int kPartTokens = 256;
-constexpr int kTileProducts = 48;  // rows times query heads that an item aims at
+constexpr int kTileProducts = 48;  // rows times query heads that an item has at most, if it can
 
 // One layer's inputs. Query head h reads key/value head h / (num_heads / num_kv_heads).
 struct Attention {
@@ -37,17 +38,23 @@ struct Attention {
   QuantizedRows rounded;  // the outputs in 8 bits, if wanted; head_dim is then a multiple of 32
 };
 
-struct AttentionItem {
+struct AttentionTile {
   int32_t sequence;
   int32_t first_row, num_rows;  // of the batch
   int32_t first_position;       // of first_row in its sequence
   int32_t first_part, end_part;
-  int32_t split;  // index of the item's AttentionSplit, or -1: the item has all parts
+  int32_t split;  // index of the tile's AttentionSplit, or -1: one item has all parts
 };
 
-// A row tile whose parts are spread over items.
-struct AttentionSplit {
+// Parts [first_part, end_part) of tiles [first_tile, first_tile + num_tiles). Of several tiles every
+// row sees every token of the parts, and these lie in the same blocks.
+struct AttentionItem {
+  int32_t first_tile, num_tiles;
   int32_t first_part, end_part;
+};
+
+// Where the parts of a tile are spread over items.
+struct AttentionSplit {
   int32_t num_items;
   int64_t partials;           // where the partial results of key/value head 0 begin, in floats
   int64_t partials_per_head;  // part by part: outputs, maxima, sums of all products
@@ -56,6 +63,7 @@ struct AttentionSplit {
 // The work of a step; AttentionPlan makes it. All items of key/value head 0 come first, then those of
 // head 1: item i is items[i % n] for head i / n, n being num_items / num_kv_heads.
 struct AttentionWork {
+  const AttentionTile* tiles;
   const AttentionItem* items;
   const AttentionSplit* splits;
   float* partials;

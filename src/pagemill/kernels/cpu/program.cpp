@@ -282,8 +282,8 @@ void Program::add_rotary_write(const RotaryWrite& args) {
   ops_.push_back(std::make_unique<RotaryWriteOp>(args));
 }
 
-void Program::add_attention(const Attention& args, const AttentionShape& shape) {
-  ops_.push_back(std::make_unique<AttentionOp>(args, plan_for(shape)));
+void Program::add_attention(const Attention& args) {
+  ops_.push_back(std::make_unique<AttentionOp>(args, plan_for(AttentionShape(args))));
 }
 
 void Program::add_linear(Linear linear) {
@@ -301,20 +301,14 @@ void Program::add_cap_logits(float cap, int32_t num_cols) {
 
 int Program::plan_for(const AttentionShape& shape) {
   for (size_t i = 0; i < plans_.size(); ++i) {
-    const AttentionShape& other = plans_[i].shape;
-    if (other.num_heads == shape.num_heads && other.num_kv_heads == shape.num_kv_heads &&
-        other.head_dim == shape.head_dim && other.window == shape.window) {
-      return static_cast<int>(i);
-    }
+    if (plans_[i].shape() == shape) return static_cast<int>(i);
   }
-  plans_.push_back({shape, {}});
+  plans_.emplace_back(shape);
   return static_cast<int>(plans_.size()) - 1;
 }
 
 void Program::run(const Step& step, float* logits) {
-  for (Planned& planned : plans_) {
-    planned.plan.build(step, planned.shape, pool_->num_threads());
-  }
+  for (AttentionPlan& plan : plans_) plan.build(step, pool_->num_threads());
   const int num_blocks = std::max(1, (step.num_tokens + kRowsAtOnce / 2) / kRowsAtOnce);
   for (auto op = ops_.begin(); op != ops_.end();) {
     if (!(*op)->is_row_by_row()) {

@@ -65,7 +65,7 @@ class Program {
                      int64_t out_stride);
   // Positions and slots are those of the step.
   void add_rotary_write(const RotaryWrite& args);
-  void add_attention(const Attention& args, const AttentionShape& shape);
+  void add_attention(const Attention& args);
   void add_linear(Linear linear);
   // out[i] = x[logits_indices[i]].
   void add_gather_logits_rows(const float* x, int64_t x_stride, int32_t num_cols, float* out,
@@ -80,18 +80,14 @@ class Program {
   // Calls kernel(args, begin, end) over rows: here if that is quick, else on the pool.
   template <class Args>
   void run_rows(RowOp<Args> kernel, const Args& args, RowRange rows, int64_t num_cols);
-  const AttentionWork& attention_work(int plan) const { return plans_[plan].plan.work(); }
+  const AttentionWork& attention_work(int plan) const { return plans_[plan].work(); }
 
  private:
-  struct Planned {
-    AttentionShape shape;
-    AttentionPlan plan;
-  };
   int plan_for(const AttentionShape& shape);
 
   Pool* pool_;
   std::vector<std::unique_ptr<Op>> ops_;
-  std::vector<Planned> plans_;
+  std::vector<AttentionPlan> plans_;
 };
 
 }  // namespace pagemill

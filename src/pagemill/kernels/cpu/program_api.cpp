@@ -58,8 +58,7 @@ PAGEMILL_EXPORT void pagemill_record_rotary_write(void* program, const RotaryWri
 }
 
 PAGEMILL_EXPORT void pagemill_record_attention(void* program, const Attention* args) {
-  program_of(program).add_attention(
-      *args, {args->num_heads, args->cache.num_kv_heads, args->cache.head_dim, args->window});
+  program_of(program).add_attention(*args);
 }
 
 PAGEMILL_EXPORT void pagemill_record_linear(void* program, const LinearSegment* segments,
