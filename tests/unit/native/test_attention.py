@@ -157,13 +157,13 @@ def test_sequences_that_read_a_prefix_together_have_the_bits_of_each_alone(name:
 
 
 def test_a_shared_prefix_is_read_once_by_as_many_as_an_item_holds() -> None:
-    """16 decodes of 3 query heads a key/value head are one item of 48 products."""
-    case = Case([520] * 16, 9, 3, common=[(0, 512)] * 16)
-    case.run([1] * 16)
-    assert case.num_items == 2 + 16
-    case = Case([520] * 17, 9, 3, common=[(0, 512)] * 17)
-    case.run([1] * 17)
-    assert case.num_items == 4 + 17
+    """32 decodes of 3 query heads a key/value head are one item of 96 products."""
+    case = Case([520] * 32, 9, 3, common=[(0, 512)] * 32)
+    case.run([1] * 32)
+    assert case.num_items == 2 + 32
+    case = Case([520] * 33, 9, 3, common=[(0, 512)] * 33)
+    case.run([1] * 33)
+    assert case.num_items == 4 + 33
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 32, 128, 256])

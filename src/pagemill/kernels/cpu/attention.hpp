@@ -22,7 +22,7 @@
 namespace pagemill {
 
 constexpr int kPartTokens = 256;
-constexpr int kTileProducts = 48;  // rows times query heads that an item has at most, if it can
+constexpr int kTileProducts = 96;  // rows times query heads that an item has at most, if it can
 
 // One layer's inputs. Query head h reads key/value head h / (num_heads / num_kv_heads).
 struct Attention {
