@@ -321,7 +321,7 @@ class LLMEngine:
         """Advance every scheduled sequence by what the step computed; returns who changed."""
         now = self.clock()
         applied = self._processor.apply(plan, result, now)
-        self.scheduler.advance(plan)
+        self.scheduler.advance(plan, applied.decoded)
         for seq in applied.ended:
             self.scheduler.finish(seq)
         for request_id in {seq.request.request_id for seq in applied.ended}:

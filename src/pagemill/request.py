@@ -65,6 +65,8 @@ class Sequence:
     row: int = NOT_DECODING
     """Where it is in the persistent batch of decoding sequences (`pagemill.scheduler.decode_rows`).
     """
+    max_blocks: int = 0
+    """Blocks that it holds at its longest; set by the scheduler when it starts to run."""
     may_grow: bool = False
     """Whether it may need another block before it ends; kept by the scheduler while it runs."""
     status: SequenceStatus = SequenceStatus.WAITING

@@ -25,6 +25,8 @@ class Applied(NamedTuple):
     """Sequences that have a ``finish_reason`` now."""
     changed: dict[str, Request]
     """Requests with something to show, by id: those that stream, and those with an end."""
+    decoded: list[int]
+    """The new token of each decode, by row; 0 for one that ended without."""
 
     def note(self, seq: Sequence) -> None:
         """``seq`` gained a token, or ended."""
@@ -52,9 +54,11 @@ class TokenProcessor:
 
         A sequence that ends gets its ``finish_reason``; the caller frees what it holds.
         """
-        applied = Applied([], {})
+        num_decodes = plan.num_decodes
+        decoded = [sampled.token_id or 0 for sampled in result.sampled[:num_decodes]]
+        applied = Applied([], {}, decoded)
         sampled, scored = iter(result.sampled), iter(result.scored)
-        for seq in plan.decodes.sequences[: plan.num_decodes]:
+        for seq in plan.decodes.sequences[:num_decodes]:
             self._add_sampled(seq, next(sampled), now, applied)
         forks = iter(plan.forks)
         fork = next(forks, None)

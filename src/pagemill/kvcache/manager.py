@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pagemill.batch import BlockMove, MoveKind
 from pagemill.errors import InvariantError
 from pagemill.kvcache.allocator import BlockAllocator
-from pagemill.kvcache.block_hash import (
-    TOKEN_BYTES,
-    HashFunction,
-    digest,
-    extras_bytes,
-    token_bytes,
-)
+from pagemill.kvcache.block_hash import HashFunction, digest, extras_bytes, token_bytes
 from pagemill.kvcache.memory_report import MemoryReport
 from pagemill.kvcache.pins import Pins
 from pagemill.kvcache.prefix_cache import CachedBlock, PrefixCache, PrefixHit
@@ -262,37 +256,34 @@ class KVCacheManager:
         """Make the whole blocks among the first ``num_computed_tokens`` findable."""
         if not self.prefix_caching:
             return
-        num_whole = num_computed_tokens // self.block_size
-        if num_whole <= len(blocks.nodes):
+        size, nodes, digests = self.block_size, blocks.nodes, blocks.digests
+        num_whole = num_computed_tokens // size
+        if num_whole <= len(nodes):
             return
         for i in blocks.twins:
-            if blocks.nodes[i].is_evicted:
+            if nodes[i].is_evicted:
                 # What continues an evicted block is found no more: register the sequence's own.
-                del blocks.nodes[i:]
+                del nodes[i:]
                 blocks.twins = [twin for twin in blocks.twins if twin < i]
                 break
-        start = len(blocks.nodes) * self.block_size
-        tokens = token_bytes(token_ids[start : num_whole * self.block_size])
-        parent = blocks.nodes[-1] if blocks.nodes else blocks.root
-        block_bytes = self.block_size * TOKEN_BYTES
-        for i in range(len(blocks.nodes), num_whole):
-            content, tokens = tokens[:block_bytes], tokens[block_bytes:]
-            if i == len(blocks.digests):
-                blocks.digests.append(self._cache.digest_after(parent, content))
-            node, replaced = self._cache.register(
-                parent, content, blocks.digests[i], blocks.table[i]
-            )
+        parent = nodes[-1] if nodes else blocks.root
+        for i in range(len(nodes), num_whole):
+            content = token_bytes(token_ids[i * size : (i + 1) * size])
+            if i == len(digests):
+                digests.append(self._cache.digest_after(parent, content))
+            own = blocks.table[i]
+            node, replaced = self._cache.register(parent, content, digests[i], own)
             if replaced is not None:
                 self._allocator.forget(replaced)
-            if self._allocator.ref_count(node.block_id) == 0:
+            if node.block_id != own and self._allocator.ref_count(node.block_id) == 0:
                 # An equal block that nobody holds is evicted before what will continue this one.
                 self._allocator.forget(node.block_id)
-                self._cache.rename(node, blocks.table[i])
-            if node.block_id == blocks.table[i]:
-                self._allocator.keep(node.block_id)
+                self._cache.rename(node, own)
+            if node.block_id == own:
+                self._allocator.keep(own)
             else:
                 blocks.twins.append(i)
-            blocks.nodes.append(node)
+            nodes.append(node)
             parent = node
 
     def free(

@@ -129,9 +129,14 @@ class Scheduler:
         plan.moves = self.kv.take_moves()
         return plan
 
-    def advance(self, plan: SchedulerOutput) -> None:
-        """The step has run, and new tokens are appended: note what is computed now."""
-        for seq in self.decodes.advance(plan.num_decodes):
+    def advance(self, plan: SchedulerOutput, decoded: SequenceOf[int]) -> None:
+        """The step has run, and new tokens are appended: note what is computed now.
+
+        Args:
+            plan: the step.
+            decoded: the token that each decode gained, in the order of `SchedulerOutput.decodes`.
+        """
+        for seq in self.decodes.advance(decoded):
             self.kv.note_computed(seq.blocks, seq.token_ids, seq.num_computed_tokens)
         for seq, num_tokens, _ in plan.chunks:
             seq.num_prefilled_tokens += num_tokens
@@ -364,7 +369,11 @@ class Scheduler:
             self.decodes.note_table(source)
 
     def _start_running(self, seq: Sequence) -> None:
+        request = seq.request
         seq.status = SequenceStatus.RUNNING
+        seq.max_blocks = self.kv.blocks_needed_at_most(
+            request.num_prompt_tokens, request.max_tokens
+        )
         self.running.add(seq)
         self._note_growth(seq)
 
@@ -379,8 +388,7 @@ class Scheduler:
 
     def _note_growth(self, seq: Sequence) -> None:
         """Keep count of the running sequences that may need another block before they end."""
-        request, blocks = seq.request, seq.blocks
-        at_most = self.kv.blocks_needed_at_most(request.num_prompt_tokens, request.max_tokens)
-        may_grow = len(blocks.table) < at_most or blocks.shares_tail
+        blocks = seq.blocks
+        may_grow = len(blocks.table) < seq.max_blocks or blocks.shares_tail
         self._num_growing += may_grow - seq.may_grow
         seq.may_grow = may_grow

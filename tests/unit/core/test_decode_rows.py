@@ -106,7 +106,7 @@ def test_a_sequence_needs_room_when_its_table_is_full_or_its_tail_is_shared() ->
     assert rows.without_room() == []
     for seq in rows.sequences:
         seq.append_token(7, -1.0)
-    assert rows.advance(3) == [at_the_end, beyond]
+    assert rows.advance([7, 7, 7]) == [at_the_end, beyond]
     assert rows.without_room() == [at_the_end, beyond]
     fork = KV.fork(sharing.blocks, B + 2, B + 2)
     rows.note_table(sharing)
@@ -124,14 +124,14 @@ def test_only_the_rows_of_the_step_advance() -> None:
     rows = rows_of(a, b, late)
     for seq in (a, b):
         seq.append_token(5, -1.0)
-    assert rows.advance(2) == [a]
+    assert rows.advance([5, 5]) == [a]
     check(rows, [a, b, late])
     b.append_token(6, -1.0)
     a.append_token(6, -1.0)
-    assert rows.advance(2) == []
+    assert rows.advance([6, 6]) == []
     b.append_token(7, -1.0)
     a.append_token(7, -1.0)
-    assert rows.advance(2) == [b]
+    assert rows.advance([7, 7]) == [b]
     check(rows, [a, b, late])
 
 
@@ -151,7 +151,7 @@ def test_rows_stay_dense_and_right_whoever_comes_grows_and_goes(choices: list[in
             for seq in inside:
                 seq.append_token(choice, -1.0)
                 KV.grow(seq.blocks, len(seq.token_ids))
-            whole = rows.advance(len(rows))
+            whole = rows.advance([choice] * len(rows))
             assert whole == [s for s in rows.sequences if (len(s.token_ids) - 1) % B == 0]
             for seq in rows.without_room():
                 rows.note_table(seq)

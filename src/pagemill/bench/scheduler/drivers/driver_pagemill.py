@@ -69,7 +69,7 @@ class Driven:
         before = time.perf_counter()
         applied = self._processor.apply(plan, result, time.monotonic())
         between = time.perf_counter()
-        self._scheduler.advance(plan)
+        self._scheduler.advance(plan, applied.decoded)
         for seq in applied.ended:
             self._scheduler.finish(seq)
         after = time.perf_counter()
