@@ -185,6 +185,8 @@ class Cache:
         self.struct.blocks = self.memory.ctypes.data + offset
         self.blocks = self.memory[offset : offset + size].reshape(num_blocks, -1)
         self._rest = self.memory[offset + size :]
+        self.num_items = 0
+        """Of the last `attend`, for each key/value head."""
 
     def is_intact(self) -> bool:
         return bool((self._rest == 0xFF).all())
@@ -232,10 +234,7 @@ def attend(
     pool: native.ThreadPool | None = None,
     output: Output = FLOATS,
 ) -> torch.Tensor:
-    """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given.
-
-    The cache notes how many items of work there were for each key/value head.
-    """
+    """Attention of ``query [T, Hq, D]``; planned for ``num_threads``, on ``pool`` if given."""
     num_rows, num_heads, head_dim = query.shape
     out = torch.full_like(query, torch.nan)
     starts = np.array(rows.query_start_loc, dtype=np.int64)
