@@ -113,8 +113,8 @@ def peers(
         str | None,
         typer.Option(
             "--scenarios",
-            help="Only these, with commas between: S1, S2, S3, S4, S4-primed, S5, S1-float32, "
-            "S3-float32, S1-bfloat16, S3-bfloat16, memory, start.",
+            help="Only these, with commas between: S1, S2, S3, S4, S5, S1-float32, S3-float32, "
+            "S1-bfloat16, S3-bfloat16, memory, start.",
             metavar="NAMES",
         ),
     ] = None,

@@ -12,7 +12,7 @@ from typing import Any
 from pagemill.bench import report
 from pagemill.bench.environment import describe_environment
 from pagemill.bench.peers import bandwidth, summary
-from pagemill.bench.peers.contenders import OURS, PRIMED, Contender, Setup
+from pagemill.bench.peers.contenders import OURS, Contender, Setup
 from pagemill.bench.peers.driver import OverLimitError
 from pagemill.bench.peers.installed import PEERS, find_installed
 from pagemill.bench.peers.memory import measure_memory
@@ -29,10 +29,7 @@ from pagemill.errors import BenchmarkError, ConfigError
 from pagemill.kernels import native
 from pagemill.loading.sources import resolve_model
 
-RACES = (
-    *("S1", "S2", "S3", "S4", "S4-primed", "S5"),
-    *("S1-float32", "S3-float32", "S1-bfloat16", "S3-bfloat16"),
-)
+RACES = ("S1", "S2", "S3", "S4", "S5", "S1-float32", "S3-float32", "S1-bfloat16", "S3-bfloat16")
 MEASUREMENTS = (*RACES, "memory", "start")
 """What ``--scenarios`` may name, in the order in which it is measured."""
 _BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -226,10 +223,8 @@ def _race_json(race: Race, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def title_of(race: str, scenario: Scenario) -> str:
     """For people."""
-    _, _, variant = race.partition("-")
-    if variant == PRIMED:
-        return f"{scenario.title}; others answer the first before the rest"
-    return f"{scenario.title}; {variant} weights" if variant else scenario.title
+    _, _, dtype = race.partition("-")
+    return f"{scenario.title}; {dtype} weights" if dtype else scenario.title
 
 
 def _best_of_each(contenders: Sequence[Contender], race: dict[str, Any]) -> list[Contender]:

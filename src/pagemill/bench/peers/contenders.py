@@ -31,8 +31,6 @@ _SLOTS = {
 """Of llama.cpp: how many, and tokens of context for each."""
 _BATCH_SIZES = (16, 32, 64)
 """Of engines with static batches."""
-PRIMED = "primed"
-"""The variant of S4 in which peers may answer the first request before the others."""
 _CLEARED = ("PYTHON", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """How variables begin that would reach into another environment, or change its threads."""
 
@@ -90,11 +88,9 @@ class Setup:
 
     def contenders(self, race: str) -> list[Contender]:
         """Who takes part in a race, ours first."""
-        scenario, _, variant = race.partition("-")
-        if variant == PRIMED:
-            return [*self._ours(scenario), *self._openvino(scenario, first_alone=True)]
-        if variant:
-            return [*self._our_floats(variant), *self._float_peers(scenario, variant)]
+        scenario, _, dtype = race.partition("-")
+        if dtype:
+            return [*self._our_floats(dtype), *self._float_peers(scenario, dtype)]
         return [
             *self._ours(scenario),
             *self._llama_cpp(scenario),
@@ -171,7 +167,7 @@ class Setup:
                 python = Path(sys.executable)
                 yield self._contender("llama.cpp", setting, _bits(file_type), python, options)
 
-    def _openvino(self, scenario: str, *, first_alone: bool = False) -> Iterator[Contender]:
+    def _openvino(self, scenario: str) -> Iterator[Contender]:
         program = self.installed.programs.get("openvino")
         models = {"8-bit": self.installed.models.get("ov-int8")}
         if self.model.suffix == ".gguf":
@@ -179,15 +175,17 @@ class Setup:
         for name, model in models.items():
             if program is None or model is None:
                 continue
-            options = {
-                "model": str(model),
-                "batched_tokens": 2048,
-                "prefix_caching": scenario == "S4",
-                "cache_gib": KV_CACHE_GIB,
-                "first_alone": first_alone,
-            }
-            weights = name if name == "8-bit" else _bits(name)
-            yield self._contender("openvino", name, weights, program, options)
+            for primes in (False, True) if scenario == "S4" else (False,):
+                options = {
+                    "model": str(model),
+                    "batched_tokens": 2048,
+                    "prefix_caching": scenario == "S4",
+                    "cache_gib": KV_CACHE_GIB,
+                    "first_alone": primes,
+                }
+                setting = f"{name}, first request alone" if primes else name
+                weights = name if name == "8-bit" else _bits(name)
+                yield self._contender("openvino", setting, weights, program, options)
 
     def _vllm(self, dtype: str) -> Iterator[Contender]:
         program, model = self._peer("vllm", "hf")

@@ -73,16 +73,6 @@ def test_ours_runs_the_file_as_it_is_and_other_settings_where_a_peer_may() -> No
     assert ours("S3", Installed()) == ["Q4_1", "Q4_1, KV bfloat16"]
 
 
-def test_only_a_race_of_its_own_lets_a_peer_answer_the_first_request_alone() -> None:
-    def first_alone(race: str) -> set[tuple[str, bool]]:
-        options = [(c.peer, c.options.get("first_alone", False)) for c in setup().contenders(race)]
-        return {(peer, alone) for peer, alone in options if peer == "openvino"}
-
-    assert first_alone("S4") == {("openvino", False)}
-    assert first_alone("S4-primed") == {("openvino", True)}
-    assert {c.peer for c in setup().contenders("S4-primed")} == {OURS, "openvino"}
-
-
 def test_races_share_processes_where_the_engine_is_set_alike() -> None:
     def launches(race: str) -> set[str]:
         return {c.launch for c in setup().contenders(race)}
