@@ -1,4 +1,5 @@
-"""Whatever the schedule, a request's tokens and log-probabilities are those of the request alone.
+"""Whatever the schedule, a request's tokens and log-probabilities, or its embedding, are those of
+the request alone.
 
 Random arrivals, shared prefixes, aborts, budgets, pools, policies, and which of prefix caching,
 partial hits, swap and recompute are on; the audit runs after every step. The simulated runner's
@@ -17,7 +18,15 @@ from hypothesis import strategies as st
 from pagemill import RequestOutput, RequestTooLargeError, SamplingParams
 from pagemill.engine import LLMEngine
 from pagemill.philox import derive_seed
-from tests.core_helpers import ByteTokenizer, alone, assert_idle, prompt_of, simulated_engine
+from tests.core_helpers import (
+    ByteTokenizer,
+    alone,
+    assert_idle,
+    embedding_alone,
+    embedding_of,
+    prompt_of,
+    simulated_engine,
+)
 
 FIRED: Counter[str | None] = Counter()
 """What happened in the examples of one run."""
@@ -35,6 +44,10 @@ EVENTS = (
     "stop",
     "length",
     "abort",
+    "embedding",
+    "embedding of a chunked prompt",
+    "preempted embedding",
+    "aborted embedding",
 )
 BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 
@@ -43,7 +56,8 @@ BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 class Arrival:
     at_step: int
     prompt: list[int]
-    params: SamplingParams
+    params: SamplingParams | None
+    """None: its embedding is wanted."""
     priority: int
     abort_after: int | None
     cache_salt: str | None
@@ -90,7 +104,7 @@ def arrivals() -> st.SearchStrategy[list[Arrival]]:
         Arrival,
         at_step=st.integers(0, 25),
         prompt=prompts(),
-        params=sampling_params(),
+        params=sampling_params() | sampling_params() | st.none(),
         priority=st.integers(-2, 2),
         abort_after=st.none() | st.integers(0, 30),
         cache_salt=st.sampled_from([None, None, "a"]),
@@ -133,7 +147,9 @@ def check_one_schedule(
     count_events(engine, outputs, refused)
     for i, arrival in enumerate(arrivals):
         if i in refused:
-            needed = len(arrival.prompt) + (arrival.params.max_tokens or 0) - 1
+            needed = len(arrival.prompt)
+            if arrival.params is not None:
+                needed += (arrival.params.max_tokens or 0) - 1
             assert needed > engine.kv.num_blocks * block_size - block_size
         elif f"{i}" in outputs:
             assert_same(outputs[f"{i}"], arrival)
@@ -163,15 +179,8 @@ def drive(
     while step <= 26 or engine.has_unfinished_requests():
         for i, arrival in enumerate(arrivals):
             if arrival.at_step == step:
-                priority = arrival.priority if use_priority else 0
                 try:
-                    engine.add_request(
-                        f"{i}",
-                        arrival.prompt,
-                        arrival.params,
-                        priority,
-                        cache_salt=arrival.cache_salt,
-                    )
+                    add(engine, f"{i}", arrival, arrival.priority if use_priority else 0)
                 except RequestTooLargeError:
                     refused.add(i)
             if arrival.abort_after is not None and arrival.at_step + arrival.abort_after == step:
@@ -183,10 +192,22 @@ def drive(
     return outputs, refused
 
 
+def add(engine: LLMEngine, request_id: str, arrival: Arrival, priority: int) -> None:
+    prompt, params, salt = arrival.prompt, arrival.params, arrival.cache_salt
+    if params is None:
+        engine.add_embedding_request(request_id, prompt, priority, cache_salt=salt)
+    else:
+        engine.add_request(request_id, prompt, params, priority, cache_salt=salt)
+
+
 def assert_same(output: RequestOutput, arrival: Arrival) -> None:
     """Each sample equals one run alone, with nothing shared; an aborted one is a prefix of it."""
     assert output.finished
     params = arrival.params
+    if params is None:
+        assert_same_embedding(output)
+        return
+    assert output.embedding is None
     assert params.seed is not None
     for ours in output.outputs:
         seed = derive_seed(params.seed, ours.index)
@@ -207,6 +228,18 @@ def assert_same(output: RequestOutput, arrival: Arrival) -> None:
         assert output.prompt_logprobs == expected.prompt_logprobs
 
 
+def assert_same_embedding(output: RequestOutput) -> None:
+    """It equals one computed alone, or there is none."""
+    (ending,) = output.outputs
+    assert (ending.token_ids, ending.text) == ([], "")
+    if ending.finish_reason == "abort":
+        assert output.embedding is None
+        FIRED["aborted embedding"] += 1
+    else:
+        expected = embedding_alone(output.prompt_token_ids, tokenizer=ByteTokenizer())
+        assert embedding_of(output) == expected
+
+
 def count_events(engine: LLMEngine, outputs: dict[str, RequestOutput], refused: set[int]) -> None:
     """That the cases of interest occur."""
     stats, config = engine.stats(), engine.config
@@ -225,3 +258,9 @@ def count_events(engine: LLMEngine, outputs: dict[str, RequestOutput], refused: 
         FIRED["chunked prompt"] += len(output.prompt_token_ids) > config.max_num_batched_tokens
         FIRED["several samples"] += len(output.outputs) > 1
         FIRED.update(completion.finish_reason for completion in output.outputs)
+        if not output.outputs[0].token_ids:
+            is_chunked = len(output.prompt_token_ids) > config.max_num_batched_tokens
+            is_whole = output.embedding is not None
+            FIRED["embedding"] += is_whole
+            FIRED["embedding of a chunked prompt"] += is_whole and is_chunked
+            FIRED["preempted embedding"] += is_whole and output.metrics.num_preemptions > 0
