@@ -301,10 +301,10 @@ class AsyncLLMEngine:
                 break
         if engine is not None:
             engine.close()
-        error = self._failure or EngineError("the engine was closed")
-        self._post(self._fail_requests, error)
+        reason = self._failure or EngineError("the engine was closed")
+        self._post(self._fail_requests, reason)
         while self._commands:
-            self._commands.popleft().fail(error)
+            self._commands.popleft().fail(reason)
 
     def _serve(self, engine: LLMEngine) -> None:
         """Step until asked to close."""
