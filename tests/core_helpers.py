@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from pagemill.config import EngineConfig
 from pagemill.engine import LLMEngine
 from pagemill.outputs import RequestOutput
@@ -105,6 +107,29 @@ def tokens(output: RequestOutput) -> list[list[int]]:
 
 def alone(prompt: Sequence[int], params: SamplingParams, **engine_options: object) -> RequestOutput:
     """What the request gives in an engine of its own with plenty of room and nothing shared."""
+    engine = roomy_engine(**engine_options)
+    engine.add_request("alone", list(prompt), params)
+    return run_to_end(engine)["alone"]
+
+
+def embedding_alone(prompt: Sequence[int], **engine_options: object) -> list[float]:
+    """Of the prompt, likewise."""
+    engine = roomy_engine(**engine_options)
+    engine.add_embedding_request("alone", list(prompt))
+    return embedding_of(run_to_end(engine)["alone"])
+
+
+def embedding_of(output: RequestOutput) -> list[float]:
+    """Its numbers, to be compared by ``==``: none of them is NaN."""
+    assert output.finished
+    assert output.embedding is not None
+    assert output.embedding.dtype == np.float32
+    assert np.isfinite(output.embedding).all()
+    return [float(number) for number in output.embedding]
+
+
+def roomy_engine(**engine_options: object) -> LLMEngine:
+    """Plenty of room and nothing shared, unless told otherwise."""
     options: Mapping[str, object] = {
         "num_kv_blocks": 512,
         "max_num_batched_tokens": 8192,
@@ -112,9 +137,7 @@ def alone(prompt: Sequence[int], params: SamplingParams, **engine_options: objec
         "enable_prefix_caching": False,
         **engine_options,
     }
-    engine = simulated_engine(**options)  # type: ignore[arg-type]
-    engine.add_request("alone", list(prompt), params)
-    return run_to_end(engine)["alone"]
+    return simulated_engine(**options)  # type: ignore[arg-type]
 
 
 def generate_all(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pagemill.kvcache.memory_report import MemoryReport
     from pagemill.kvcache.prefix_file import LoadedPrefixes
     from pagemill.llm import LLM
-    from pagemill.outputs import CompletionOutput, Logprob, RequestOutput
+    from pagemill.outputs import CompletionOutput, EmbeddingOutput, Logprob, RequestOutput
     from pagemill.sampling_params import SamplingParams
     from pagemill.scheduler.policy import (
         DeadlinePolicy,
@@ -56,6 +56,7 @@ __all__ = [
     "CompletionOutput",
     "ConfigError",
     "DeadlinePolicy",
+    "EmbeddingOutput",
     "EngineConfig",
     "EngineError",
     "FCFSPolicy",
@@ -91,6 +92,7 @@ _HOMES = {
     "BeamSearchOutput": "beams",
     "BeamSearchParams": "beams",
     "CompletionOutput": "outputs",
+    "EmbeddingOutput": "outputs",
     "Logprob": "outputs",
     "RequestOutput": "outputs",
     "MemoryReport": "kvcache.memory_report",

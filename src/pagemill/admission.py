@@ -13,6 +13,7 @@ import numpy as np
 from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
 from pagemill.outputs import LogprobsAtPosition
 from pagemill.philox import derive_request_seed, derive_seed
+from pagemill.pooling import PromptSum
 from pagemill.request import Request, RequestTimes, Sequence
 from pagemill.sampling_params import SamplingParams
 from pagemill.scheduler.scheduler import Scheduler
@@ -67,13 +68,8 @@ class Admission:
         now: float,
     ) -> Request:
         """Build the request with its sequences, or raise `RequestError` and change nothing."""
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise InvalidParameterError("priority", priority, "must be an integer")
-        if not isinstance(cache_salt, str | None):
-            raise InvalidParameterError("cache_salt", cache_salt, "must be a text")
         _check_type_of_params(params)
-        if deadline_seconds is not None:
-            _check_deadline(deadline_seconds)
+        _check_terms(priority, deadline_seconds, cache_salt)
         token_ids = self._token_ids(prompt)
         params = self._checked_params(params)
         request = Request(
@@ -89,6 +85,42 @@ class Admission:
             cache_salt=cache_salt,
             prompt_logprobs=None if params.prompt_logprobs is None else [None],
         )
+        return self._admitted(request)
+
+    def admit_embedding(
+        self,
+        request_id: str,
+        prompt: str | SequenceOf[int],
+        priority: int,
+        deadline_seconds: float | None,
+        cache_salt: str | None,
+        now: float,
+    ) -> Request:
+        """Build a request that ends with its prompt, or raise `RequestError` and change nothing."""
+        _check_terms(priority, deadline_seconds, cache_salt)
+        token_ids = self._token_ids(prompt)
+        if len(token_ids) > self._max_model_len:
+            raise RequestTooLargeError(
+                f"a prompt of {len(token_ids)} tokens exceeds the context of max_model_len="
+                f"{self._max_model_len} tokens; shorten it or raise max_model_len"
+            )
+        request = Request(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=tuple(token_ids),
+            params=SamplingParams(),
+            max_tokens=0,
+            end_token_ids=frozenset(),
+            priority=priority,
+            times=RequestTimes(now),
+            deadline_seconds=deadline_seconds,
+            cache_salt=cache_salt,
+            pooled=PromptSum(),
+        )
+        return self._admitted(request)
+
+    def _admitted(self, request: Request) -> Request:
+        """``request`` with its sequences, if it can be served."""
         self._scheduler.policy.check(request)
         self._scheduler.check_fits_ever(request)
         self._add_sequences(request)
@@ -107,6 +139,9 @@ class Admission:
         `RequestError` and change nothing. See `pagemill.engine.LLMEngine.fork`.
         """
         origin = source.request
+        if origin.pooled is not None:
+            rule = "must be a request that generates, not one for an embedding"
+            raise InvalidParameterError("request_id", origin.request_id, rule)
         if params is None:
             params = replace(origin.params, n=1, seed=None, max_tokens=origin.max_tokens)
         _check_type_of_params(params)
@@ -284,6 +319,15 @@ def _forked_outputs(
 def _check_type_of_params(params: object) -> None:
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError("sampling_params", params, "must be a SamplingParams")
+
+
+def _check_terms(priority: object, deadline_seconds: object, cache_salt: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidParameterError("priority", priority, "must be an integer")
+    if not isinstance(cache_salt, str | None):
+        raise InvalidParameterError("cache_salt", cache_salt, "must be a text")
+    if deadline_seconds is not None:
+        _check_deadline(deadline_seconds)
 
 
 def _check_deadline(seconds: object) -> None:

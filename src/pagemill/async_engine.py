@@ -19,14 +19,14 @@ import enum
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from pagemill.call_arguments import Prompt
 from pagemill.engine import LLMEngine
 from pagemill.errors import EngineError
-from pagemill.outputs import RequestOutput
+from pagemill.outputs import EmbeddingOutput, RequestOutput
 from pagemill.sampling_params import SamplingParams
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class AsyncLLMEngine:
 
     @property
     def num_unfinished_requests(self) -> int:
-        """Requests that `generate` is following."""
+        """Requests that `generate` and `embed` are following."""
         return len(self._mailboxes)
 
     @property
@@ -146,7 +146,7 @@ class AsyncLLMEngine:
         self._thread.start()
         await asyncio.shield(self._started)
 
-    async def generate(
+    def generate(
         self,
         request_id: str,
         prompt: Prompt,
@@ -179,24 +179,75 @@ class AsyncLLMEngine:
             RequestError: it can never be served as asked.
             EngineError: the engine failed, is not ready, or was closed.
         """
+        return self._follow(
+            request_id,
+            lambda engine: engine.add_request(
+                request_id,
+                prompt,
+                sampling_params,
+                priority,
+                deadline_seconds=deadline_seconds,
+                cache_salt=cache_salt,
+                arrival_seconds=arrival_seconds,
+                stream=stream,
+            ),
+        )
+
+    async def embed(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        *,
+        normalize: bool = False,
+        priority: int = 0,
+        deadline_seconds: float | None = None,
+        cache_salt: str | None = None,
+        arrival_seconds: float | None = None,
+    ) -> EmbeddingOutput:
+        """Embed a prompt; a cancelled call aborts its request, as for `generate`.
+
+        Args:
+            request_id: as for `generate`.
+            prompt: likewise; it may be as long as the context.
+            normalize: scale the embedding to length 1; one of all zeros stays so.
+            priority: as for `generate`.
+            deadline_seconds: likewise.
+            cache_salt: likewise.
+            arrival_seconds: likewise.
+
+        Raises:
+            RequestError: it can never be served as asked.
+            ModelError: the model computed NaN or infinity; the engine and all others go on.
+            EngineError: the engine failed, is not ready, or was closed; or the request was aborted.
+        """
+        outputs = self._follow(
+            request_id,
+            lambda engine: engine.add_embedding_request(
+                request_id,
+                prompt,
+                priority,
+                deadline_seconds=deadline_seconds,
+                cache_salt=cache_salt,
+                arrival_seconds=arrival_seconds,
+            ),
+        )
+        async with contextlib.aclosing(outputs):
+            return EmbeddingOutput.of(await anext(outputs), normalize=normalize)
+
+    async def _follow(
+        self, request_id: str, add: Callable[[LLMEngine], None]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Add a request and yield its newest snapshot whenever there is one, to the last.
+
+        Whoever stops before, aborts it.
+        """
         self._check_ready()
         if request_id in self._mailboxes:
             raise ValueError(f"request_id {request_id!r} is in use")
         mailbox = self._mailboxes[request_id] = _Mailbox()
         finished = False
         try:
-            await self.call(
-                lambda engine: engine.add_request(
-                    request_id,
-                    prompt,
-                    sampling_params,
-                    priority,
-                    deadline_seconds=deadline_seconds,
-                    cache_salt=cache_salt,
-                    arrival_seconds=arrival_seconds,
-                    stream=stream,
-                )
-            )
+            await self.call(add)
             while not finished:
                 output = await mailbox.take()
                 finished = output.finished
@@ -250,10 +301,10 @@ class AsyncLLMEngine:
                 break
         if engine is not None:
             engine.close()
-        error = self._failure or EngineError("the engine was closed")
-        self._post(self._fail_requests, error)
+        reason = self._failure or EngineError("the engine was closed")
+        self._post(self._fail_requests, reason)
         while self._commands:
-            self._commands.popleft().fail(error)
+            self._commands.popleft().fail(reason)
 
     def _serve(self, engine: LLMEngine) -> None:
         """Step until asked to close."""

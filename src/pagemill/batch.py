@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from pagemill.pooling import SumArray
     from pagemill.sampling_params import SamplingParams
 
 IntArray = npt.NDArray[np.int64]
@@ -81,6 +82,23 @@ class ScoringTask:
     """How many of the most likely tokens to report beside it."""
 
 
+@dataclass(slots=True)
+class PoolingTask:
+    """Add the hidden states of some rows of one sequence to a sum (the embedding of a prompt)."""
+
+    first_row: int
+    """Index into the ``T`` rows of the batch."""
+    num_rows: int
+    total: SumArray | None
+    """The sum over the sequence's rows of earlier steps, ``[hidden_size]``; None: there are none.
+    Read only: a step that is interrupted has not happened."""
+
+    @property
+    def rows(self) -> slice:
+        """Those of the batch that are to be added, in order."""
+        return slice(self.first_row, self.first_row + self.num_rows)
+
+
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, under the raw model distribution (before any penalty,
     temperature or filter), in nats.
@@ -119,6 +137,7 @@ class Batch:
     logits_indices: IntArray  # [L] rows in T whose logits are needed, ascending
     sampling: list[SamplingTask] = field(default_factory=list)  # by ascending logits_row
     scoring: list[ScoringTask] = field(default_factory=list)  # by ascending logits_row
+    pooling: list[PoolingTask] = field(default_factory=list)  # by ascending first_row
 
     @property
     def num_tokens(self) -> int:
@@ -137,10 +156,12 @@ class StepResult:
 
     sampled: list[SampledToken]
     scored: list[TokenLogprobs]
+    pooled: list[SumArray] = field(default_factory=list)
+    """By `pagemill.pooling.add_rows`: each task's ``total`` and its rows."""
 
 
 class ModelRunner(Protocol):
-    """Computes one batch: writes the KV of its tokens, then samples and scores.
+    """Computes one batch: writes the KV of its tokens, then samples, scores and pools.
 
     A runner owns the KV pool of ``num_kv_blocks * block_size`` slots, and the swap slots; the core
     only hands out their numbers. `execute` must compute each row from its own sequence alone.

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from pagemill.batch import Batch, SamplingTask, ScoringTask
+from pagemill.batch import Batch, PoolingTask, SamplingTask, ScoringTask
 from pagemill.request import Sequence
 from pagemill.scheduler.decode_rows import IntArray, sampling_task
 from pagemill.scheduler.scheduler_output import Chunk, SchedulerOutput
@@ -94,7 +94,7 @@ def _token_ids(chunk: Chunk) -> SequenceOf[int]:
 
 
 def _add_chunk_tasks(batch: Batch, plan: SchedulerOutput) -> None:
-    """What is to be scored and drawn from the rows of the chunks."""
+    """What is to be scored, pooled and drawn from the rows of the chunks."""
     logits_indices = batch.logits_indices.tolist()
     samples: dict[int, list[Sequence]] = {}
     for first, fork in plan.forks:
@@ -105,6 +105,8 @@ def _add_chunk_tasks(batch: Batch, plan: SchedulerOutput) -> None:
         for position in seq.positions_to_score(start, start + num_tokens):
             batch.scoring.append(_scoring_task(seq, position, len(logits_indices)))
             logits_indices.append(row + position - start)
+        if to_pool := seq.positions_to_pool(start, start + num_tokens):
+            batch.pooling.append(_pooling_task(seq, to_pool, row + to_pool.start - start))
         if is_last and seq.request.max_tokens > 0:
             batch.sampling += _sampling_tasks(samples.get(seq.seq_id, [seq]), len(logits_indices))
             logits_indices.append(row + num_tokens - 1)
@@ -115,6 +117,13 @@ def _scoring_task(seq: Sequence, position: int, logits_row: int) -> ScoringTask:
     num_logprobs = seq.request.params.prompt_logprobs
     assert num_logprobs is not None
     return ScoringTask(logits_row, seq.token_ids[position + 1], num_logprobs)
+
+
+def _pooling_task(seq: Sequence, positions: range, first_row: int) -> PoolingTask:
+    pooled = seq.request.pooled
+    assert pooled is not None
+    assert positions.start == pooled.num_tokens, "a row of the sum would be missing"
+    return PoolingTask(first_row, len(positions), pooled.total)
 
 
 def _sampling_tasks(samples: list[Sequence], logits_row: int) -> list[SamplingTask]:

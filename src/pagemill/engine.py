@@ -155,9 +155,51 @@ class LLMEngine:
             cache_salt,
             self.clock() if arrival_seconds is None else arrival_seconds,
         )
-        request.stream = stream
-        self.scheduler.add(request)
-        self._requests[request_id] = request
+        self._queue(request, stream=stream)
+
+    def add_embedding_request(
+        self,
+        request_id: str,
+        prompt: str | SequenceOf[int],
+        priority: int = 0,
+        *,
+        deadline_seconds: float | None = None,
+        cache_salt: str | None = None,
+        arrival_seconds: float | None = None,
+    ) -> None:
+        """Queue a request for the embedding of a prompt: the mean over all its tokens of the last
+        hidden state, behind the final norm.
+
+        To the scheduler it is a request like any other, which ends when its prompt is computed.
+        `step` reports it once, then: ``RequestOutput.embedding``, float32 ``[hidden_size]``, and
+        ``finish_reason="length"``; or no embedding and ``"abort"``, with ``stop_reason=
+        "damaged_embedding"`` if the model computed NaN or infinity.
+
+        Args:
+            request_id: as for `add_request`.
+            prompt: likewise; it may be as long as the context.
+            priority: likewise.
+            deadline_seconds: likewise.
+            cache_salt: likewise: others may reuse what is computed here. This request itself
+                computes all of its prompt.
+            arrival_seconds: likewise.
+
+        Raises:
+            RequestError: as for `add_request`.
+            ConfigError: likewise.
+            EngineError: likewise.
+        """
+        self._check_alive()
+        self._check_new_id("request_id", request_id)
+        request = self._admission.admit_embedding(
+            request_id,
+            prompt,
+            priority,
+            deadline_seconds,
+            cache_salt,
+            self.clock() if arrival_seconds is None else arrival_seconds,
+        )
+        self._queue(request, stream=False)
 
     def fork(
         self,
@@ -176,7 +218,7 @@ class LLMEngine:
         the two first writes to it. Its output begins with the tokens that it shares.
 
         Args:
-            request_id: an unfinished request.
+            request_id: an unfinished request, not for an embedding.
             new_request_id: the name of the branch.
             sampling_params: of the branch, ``max_tokens`` and ``min_tokens`` counted from its first
                 token; None: those of the request, with a random stream of its own.
@@ -307,11 +349,12 @@ class LLMEngine:
         except Exception as error:
             self._failure = EngineError(f"the model runner failed: {type(error).__name__}: {error}")
             raise self._failure from error
-        if len(result.sampled) != len(batch.sampling) or len(result.scored) != len(batch.scoring):
+        returned = len(result.sampled), len(result.scored), len(result.pooled)
+        asked_for = len(batch.sampling), len(batch.scoring), len(batch.pooling)
+        if returned != asked_for:
             self._failure = EngineError(
-                f"the model runner returned {len(result.sampled)} sampled and "
-                f"{len(result.scored)} scored tokens, not {len(batch.sampling)} and "
-                f"{len(batch.scoring)}"
+                f"the model runner returned {returned} sampled tokens, scored tokens and sums of "
+                f"rows, not {asked_for}"
             )
             raise self._failure
         self.scheduler.preemption.on_computed(batch.num_tokens, self.clock() - started)
@@ -331,6 +374,12 @@ class LLMEngine:
                 del self._requests[request_id]
                 self.metrics.on_finished(request)
         return list(applied.changed.values())
+
+    def _queue(self, request: Request, *, stream: bool) -> None:
+        """Let `step` work on an admitted request."""
+        request.stream = stream
+        self.scheduler.add(request)
+        self._requests[request.request_id] = request
 
     def _report_ended(self, request: Request, *, report: bool = True) -> None:
         """A request has ended outside of a step; let the next one return its last output."""

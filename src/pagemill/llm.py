@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -30,7 +31,7 @@ from pagemill.errors import RequestError, RequestTooLargeError
 from pagemill.interrupts import InterruptFlag
 from pagemill.kept_prefixes import PinnedPrefix
 from pagemill.kvcache.prefix_file import LoadedPrefixes
-from pagemill.outputs import RequestOutput
+from pagemill.outputs import EmbeddingOutput, RequestOutput
 from pagemill.sampling_params import SamplingParams
 
 
@@ -207,6 +208,58 @@ class LLM:
                 on_finished=bar.update,
             )
 
+    def embed(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        *,
+        normalize: bool = False,
+        use_tqdm: bool = True,
+        priority: PriorityForAll = 0,
+        deadline_seconds: DeadlineForAll = None,
+        cache_salt: str | None = None,
+    ) -> list[EmbeddingOutput]:
+        """Embed prompts: of each, the mean over all its tokens of the model's last hidden state.
+
+        They share the engine's batches like all requests, and have the same bits whatever is in
+        those. A text is encoded as for `generate`, so the mean is also over the special tokens that
+        the model's tokenizer adds.
+
+        Args:
+            prompts: as for `generate`; each may be as long as the context.
+            normalize: scale each embedding to length 1; one of all zeros stays so.
+            use_tqdm: show a progress bar.
+            priority: as for `generate`.
+            deadline_seconds: as for `generate`.
+            cache_salt: as for `generate`; others may reuse what is computed here, but an embedding
+                itself needs all of its prompt computed.
+
+        Returns:
+            One output for each prompt, in their order.
+
+        Raises:
+            RequestError: a prompt cannot be served; then none is.
+            ModelError: the model computed NaN or infinity for one.
+        """
+        listed = listed_prompts(prompts)
+        asked = zip(
+            listed,
+            for_each("priority", priority, len(listed)),
+            for_each("deadline_seconds", deadline_seconds, len(listed)),
+            strict=True,
+        )
+        requests = [
+            partial(
+                self.engine.add_embedding_request,
+                prompt=prompt,
+                priority=one_priority,
+                deadline_seconds=one_deadline,
+                cache_salt=cache_salt,
+            )
+            for prompt, one_priority, one_deadline in asked
+        ]
+        outputs = self._run_to_end(requests, use_tqdm)
+        return [EmbeddingOutput.of(output, normalize=normalize) for output in outputs]
+
     def pin_prefix(self, prefix: Prompt, *, cache_salt: str | None = None) -> PinnedPrefix:
         """Compute a prefix, say a long system prompt, and keep its blocks until `unpin_prefix`.
 
@@ -284,7 +337,7 @@ class LLM:
         deadline_seconds: DeadlineForAll = None,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
-        """Run requests to their end; on any failure none of them is left in the engine."""
+        """Run requests that generate to their end."""
         asked = zip(
             prompts,
             params_for_each(sampling_params, len(prompts)),
@@ -292,21 +345,36 @@ class LLM:
             for_each("deadline_seconds", deadline_seconds, len(prompts)),
             strict=True,
         )
+        requests = [
+            partial(
+                self.engine.add_request,
+                prompt=prompt,
+                sampling_params=params,
+                priority=one_priority,
+                deadline_seconds=one_deadline,
+                cache_salt=cache_salt,
+                stream=False,
+            )
+            for prompt, params, one_priority, one_deadline in asked
+        ]
+        return self._run_to_end(requests, use_tqdm)
+
+    def _run_to_end(
+        self, requests: SequenceOf[Callable[[str], None]], use_tqdm: bool
+    ) -> list[RequestOutput]:
+        """Run requests to their end; on any failure none of them is left in the engine.
+
+        Args:
+            requests: each adds itself to the engine, under the id that it is called with.
+            use_tqdm: show a progress bar.
+        """
         ids: list[str] = []
         with self._lock, InterruptFlag() as interrupted:
             self._num_calls += 1
             try:
-                for prompt, params, one_priority, one_deadline in asked:
+                for add in requests:
                     request_id = f"call-{self._num_calls}-{len(ids)}"
-                    self.engine.add_request(
-                        request_id,
-                        prompt,
-                        params,
-                        one_priority,
-                        deadline_seconds=one_deadline,
-                        cache_salt=cache_salt,
-                        stream=False,
-                    )
+                    add(request_id)
                     ids.append(request_id)
                 finished = self._step_to_end(frozenset(ids), use_tqdm, interrupted)
             except BaseException:
@@ -329,8 +397,9 @@ class LLM:
                     if output.finished:
                         finished[output.request_id] = output
                         bar.update()
-                        speed = self.engine.metrics.generation_tokens_per_second
-                        bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
+                        if output.embedding is None:
+                            speed = self.engine.metrics.generation_tokens_per_second
+                            bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
                 if interrupted.requested:
                     raise KeyboardInterrupt
         return finished

@@ -133,6 +133,11 @@ class MetricsCollector:
             self.num_prompt_tokens += seq.request.num_prompt_tokens
             self.ttft_seconds.observe(now - times.arrival_seconds)
 
+    def on_prompt_only(self, seq: Sequence) -> None:
+        """Count the prompt of a request that generates nothing, which is computed now."""
+        if seq.index == 0:
+            self.num_prompt_tokens += seq.request.num_prompt_tokens
+
     def on_finished(self, request: Request) -> None:
         """Count a request that has ended."""
         times = request.times

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
+
+from pagemill.errors import EngineError, ModelError
+from pagemill.pooling import FloatArray, scaled_to_length_1
 
 if TYPE_CHECKING:
     from pagemill.request import RequestTimes
@@ -47,7 +50,8 @@ class CompletionOutput:
     stop_reason: int | str | None
     """The stop string or stop token id that ended it; None for the end of sequence. Also
     ``"no_token_possible"`` (the request's own constraints exclude every token) and, with
-    ``abort``, ``"damaged_logits"`` (the model computed NaN or infinity)."""
+    ``abort``, ``"damaged_logits"`` or, of an embedding, ``"damaged_embedding"`` (the model computed
+    NaN or infinity)."""
 
 
 @dataclass(slots=True)
@@ -66,3 +70,46 @@ class RequestOutput:
     """Prompt tokens whose computation a prefix cache saved."""
     metrics: RequestTimes
     """When it arrived, was first scheduled, gave its first token and ended."""
+    embedding: FloatArray | None = None
+    """Of the prompt, ``[hidden_size]``, if `LLMEngine.add_embedding_request` asked for it and it
+    did not end with ``abort``. Its one entry of ``outputs`` has no tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class EmbeddingOutput:
+    """The embedding of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    """As given; None if the prompt was given as token ids."""
+    prompt_token_ids: list[int]
+    embedding: FloatArray
+    """``[hidden_size]``, finite: the mean over all of ``prompt_token_ids`` of the last hidden
+    state, behind the final norm."""
+    metrics: RequestTimes
+    """When it arrived, was first scheduled and ended."""
+
+    @classmethod
+    def of(cls, output: RequestOutput, *, normalize: bool) -> Self:
+        """Take what the engine's last output of an embedding request says.
+
+        Args:
+            output: has ``finished`` set.
+            normalize: scale the embedding to length 1.
+
+        Raises:
+            ModelError: the model computed NaN or infinity.
+            EngineError: the request was aborted.
+        """
+        if output.embedding is None:
+            what = f"request {output.request_id!r} has no embedding"
+            if output.outputs[0].stop_reason is None:
+                raise EngineError(f"{what}: it was aborted")
+            raise ModelError(f"{what}: the model computed NaN or infinity for its prompt")
+        return cls(
+            request_id=output.request_id,
+            prompt=output.prompt,
+            prompt_token_ids=output.prompt_token_ids,
+            embedding=scaled_to_length_1(output.embedding) if normalize else output.embedding,
+            metrics=output.metrics,
+        )

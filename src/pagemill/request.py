@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pagemill.outputs import CompletionOutput, FinishReason, LogprobsAtPosition, RequestOutput
+from pagemill.pooling import FloatArray, PromptSum
 
 if TYPE_CHECKING:
     from pagemill.kvcache.sequence_blocks import SequenceBlocks
@@ -123,13 +124,22 @@ class Sequence:
             return range(0)
         return range(max(start, len(scored) - 1), min(end, self.request.num_prompt_tokens - 1))
 
+    def positions_to_pool(self, start: int, end: int) -> range:
+        """Positions in ``start .. end`` whose hidden states an embedding still lacks, likewise
+        each once.
+        """
+        pooled = self.request.pooled
+        return range(0) if pooled is None else range(max(start, pooled.num_tokens), end)
+
     @property
     def max_reusable_tokens(self) -> int:
         """Leading tokens that need not be computed if their keys and values are found: all but
-        the last, which the next one is drawn from, and those that score a prompt token.
+        the last, which the next one is drawn from, and those that score a prompt token or that an
+        embedding lacks.
         """
-        start = self.positions_to_score(0, len(self.token_ids))
-        return min(start.start if start else len(self.token_ids), len(self.token_ids) - 1)
+        length = len(self.token_ids)
+        wanted = self.positions_to_score(0, length) or self.positions_to_pool(0, length)
+        return min(wanted.start if wanted else length, length - 1)
 
     def append_token(self, token_id: int, logprob: float) -> None:
         """Add one generated token; its key and value are computed in a later step."""
@@ -180,7 +190,7 @@ class Request:
     prompt_token_ids: SequenceOf[int]
     params: SamplingParams
     max_tokens: int
-    """``params.max_tokens``, or what the context leaves if that is None."""
+    """``params.max_tokens``, or what the context leaves if that is None; 0 for an embedding."""
     end_token_ids: frozenset[int]
     """Ids that end a sequence: end-of-sequence (unless ignored) and ``stop_token_ids``."""
     priority: int
@@ -194,6 +204,10 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[LogprobsAtPosition | None] | None = None
     """One entry for each prompt token scored so far; the first token has None."""
+    pooled: PromptSum | None = None
+    """How far the prompt's hidden states are summed up; None: no embedding is wanted."""
+    embedding: FloatArray | None = None
+    """Their mean, once all are."""
     num_cached_tokens: int | None = None
     """Prompt tokens that were computed already when it was first admitted; None until then."""
 
@@ -218,6 +232,7 @@ class Request:
             finished=self.is_finished,
             num_cached_tokens=self.num_cached_tokens or 0,
             metrics=replace(self.times),
+            embedding=self.embedding,
         )
 
 

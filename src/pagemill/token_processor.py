@@ -8,12 +8,15 @@ from typing import NamedTuple
 from pagemill.batch import SampledToken, StepResult, TokenLogprobs
 from pagemill.metrics import MetricsCollector
 from pagemill.outputs import FinishReason, Logprob, LogprobsAtPosition
+from pagemill.pooling import PromptSum
 from pagemill.request import Request, Sequence
 from pagemill.scheduler.scheduler_output import SchedulerOutput
 from pagemill.text.tokenizer_protocol import Tokenizer
 
 DAMAGED_LOGITS = "damaged_logits"
 """The ``stop_reason`` of a sequence for which the model computed NaN or infinity."""
+DAMAGED_EMBEDDING = "damaged_embedding"
+"""Likewise, of a prompt whose embedding was wanted."""
 NO_TOKEN_POSSIBLE = "no_token_possible"
 """The ``stop_reason`` of a sequence whose own constraints left no token to draw."""
 
@@ -57,7 +60,7 @@ class TokenProcessor:
         num_decodes = plan.num_decodes
         decoded = [sampled.token_id or 0 for sampled in result.sampled[:num_decodes]]
         applied = Applied([], {}, decoded)
-        sampled, scored = iter(result.sampled), iter(result.scored)
+        sampled, scored, pooled = iter(result.sampled), iter(result.scored), iter(result.pooled)
         for seq in plan.decodes.sequences[:num_decodes]:
             self._add_sampled(seq, next(sampled), now, applied)
         forks = iter(plan.forks)
@@ -66,10 +69,12 @@ class TokenProcessor:
             request, start = seq.request, seq.num_computed_tokens
             for position in seq.positions_to_score(start, start + num_tokens):
                 self._add_prompt_logprobs(request, position + 1, next(scored))
+            if seq.positions_to_pool(start, start + num_tokens):
+                request.pooled = PromptSum(start + num_tokens, next(pooled))
             if not is_last:
                 continue
             if request.max_tokens == 0:
-                _finish(seq, "length")
+                self._end_with_prompt(seq)
                 applied.note(seq)
                 continue
             self._add_sampled(seq, next(sampled), now, applied)
@@ -88,6 +93,17 @@ class TokenProcessor:
         """Append one drawn token to ``seq`` and end it if it must end here."""
         self._append(seq, sampled, now)
         applied.note(seq)
+
+    def _end_with_prompt(self, seq: Sequence) -> None:
+        """The prompt of ``seq``, which wants no token, is computed."""
+        self._metrics.on_prompt_only(seq)
+        request = seq.request
+        if request.pooled is not None:
+            request.embedding = request.pooled.mean()
+            if request.embedding is None:
+                _finish(seq, "abort", DAMAGED_EMBEDDING)
+                return
+        _finish(seq, "length")
 
     def _append(self, seq: Sequence, sampled: SampledToken, now: float) -> None:
         request = seq.request

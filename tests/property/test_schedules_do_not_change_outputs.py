@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from pagemill import RequestOutput, RequestTooLargeError, SamplingParams
 from pagemill.engine import LLMEngine
 from pagemill.philox import derive_seed
-from tests.core_helpers import ByteTokenizer, alone, assert_idle, prompt_of, simulated_engine
+from tests.core_helpers import (
+    ByteTokenizer,
+    alone,
+    assert_idle,
+    embedding_alone,
+    embedding_of,
+    prompt_of,
+    simulated_engine,
+)
 
 FIRED: Counter[str | None] = Counter()
 """What happened in the examples of one run."""
@@ -43,7 +51,8 @@ BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 class Arrival:
     at_step: int
     prompt: list[int]
-    params: SamplingParams
+    params: SamplingParams | None
+    """None: its embedding is wanted."""
     priority: int
     abort_after: int | None
     cache_salt: str | None
@@ -133,6 +142,7 @@ def check_one_schedule(
     count_events(engine, outputs, refused)
     for i, arrival in enumerate(arrivals):
         if i in refused:
+            assert arrival.params is not None
             needed = len(arrival.prompt) + (arrival.params.max_tokens or 0) - 1
             assert needed > engine.kv.num_blocks * block_size - block_size
         elif f"{i}" in outputs:
@@ -163,15 +173,8 @@ def drive(
     while step <= 26 or engine.has_unfinished_requests():
         for i, arrival in enumerate(arrivals):
             if arrival.at_step == step:
-                priority = arrival.priority if use_priority else 0
                 try:
-                    engine.add_request(
-                        f"{i}",
-                        arrival.prompt,
-                        arrival.params,
-                        priority,
-                        cache_salt=arrival.cache_salt,
-                    )
+                    add(engine, f"{i}", arrival, arrival.priority if use_priority else 0)
                 except RequestTooLargeError:
                     refused.add(i)
             if arrival.abort_after is not None and arrival.at_step + arrival.abort_after == step:
@@ -183,10 +186,22 @@ def drive(
     return outputs, refused
 
 
+def add(engine: LLMEngine, request_id: str, arrival: Arrival, priority: int) -> None:
+    prompt, params, salt = arrival.prompt, arrival.params, arrival.cache_salt
+    if params is None:
+        engine.add_embedding_request(request_id, prompt, priority, cache_salt=salt)
+    else:
+        engine.add_request(request_id, prompt, params, priority, cache_salt=salt)
+
+
 def assert_same(output: RequestOutput, arrival: Arrival) -> None:
     """Each sample equals one run alone, with nothing shared; an aborted one is a prefix of it."""
     assert output.finished
     params = arrival.params
+    if params is None:
+        assert_same_embedding(output)
+        return
+    assert output.embedding is None
     assert params.seed is not None
     for ours in output.outputs:
         seed = derive_seed(params.seed, ours.index)
@@ -205,6 +220,17 @@ def assert_same(output: RequestOutput, arrival: Arrival) -> None:
             assert dataclasses.replace(ours, index=0) == theirs
     if all(completion.finish_reason != "abort" for completion in output.outputs):
         assert output.prompt_logprobs == expected.prompt_logprobs
+
+
+def assert_same_embedding(output: RequestOutput) -> None:
+    """It equals one computed alone, or there is none."""
+    (ending,) = output.outputs
+    assert (ending.token_ids, ending.text) == ([], "")
+    if ending.finish_reason == "abort":
+        assert output.embedding is None
+    else:
+        expected = embedding_alone(output.prompt_token_ids, tokenizer=ByteTokenizer())
+        assert embedding_of(output) == expected
 
 
 def count_events(engine: LLMEngine, outputs: dict[str, RequestOutput], refused: set[int]) -> None:

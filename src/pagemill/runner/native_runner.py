@@ -16,6 +16,7 @@ from pagemill.kernels.recorder import Recorder
 from pagemill.kernels.row_ops_library import KVCacheStruct, StepStruct, row_ops_library
 from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
+from pagemill.pooling import add_rows
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import LOGITS_ROWS, logits_pieces, sample_and_score
@@ -146,11 +147,12 @@ class NativeRunner:
         hidden = model.forward(
             cast("DeviceBatch", _StepToRecord(self._program)), cast("KVPool", self._kv)
         )
-        hidden_rows = cast("Rows", hidden)
-        _record_head(model, self._program, hidden_rows)
-        self._program.finish(hidden_rows)
+        self._hidden = cast("Rows", hidden)
+        """Of all rows of the last step, behind the final norm."""
+        _record_head(model, self._program, self._hidden)
+        self._program.finish(self._hidden)
         self._head = Recorder(self._pool, min(LOGITS_ROWS, max_num_batched_tokens))
-        _record_head(model, self._head, hidden_rows)
+        _record_head(model, self._head, self._hidden)
         self._head.finish()
         self._logits = np.empty((0, self.vocab_size), np.float32)
 
@@ -167,13 +169,15 @@ class NativeRunner:
         self._kv.write_block(block_id, content)
 
     def execute(self, batch: Batch) -> StepResult:
-        """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
+        """Write the KV of the batch's tokens, then sample, score and pool what asks for it."""
         result = StepResult(sampled=[], scored=[])
 
         def use_logits(first: int, logits: FloatArray) -> None:
             sample_and_score(batch, first, logits, result, self._vocabulary)
 
         self.run(batch, use_logits)
+        for task in batch.pooling:
+            result.pooled.append(add_rows(task.total, self._hidden.array[task.rows]))
         return result
 
     def run(self, batch: Batch, use_logits: Callable[[int, FloatArray], None]) -> None:
@@ -205,7 +209,7 @@ class NativeRunner:
         self._program.close()
         self._head.close()
         self._pool.close()
-        del self._program, self._head, self._kv, self.swap
+        del self._program, self._head, self._hidden, self._kv, self.swap
 
 
 def _record_head(model: Model, recorder: Recorder, hidden: Rows) -> None:

@@ -9,6 +9,7 @@ milliseconds. Time is virtual: each step moves a clock by a cost model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,15 +20,18 @@ from pagemill.batch import (
     Batch,
     BlockMove,
     MoveKind,
+    PoolingTask,
     SampledToken,
     SamplingTask,
     StepResult,
     TokenLogprobs,
 )
+from pagemill.pooling import FloatArray, add_rows
 
 _MASK = 2**64 - 1
 _UNWRITTEN = 0xDEAD_BEEF_DEAD_BEEF
 _FIRST = 0x5EED
+_HIDDEN_SIZE = 8
 _ONE_UINT64 = np.uint64(1)
 
 
@@ -111,9 +115,9 @@ class SimulatedRunner:
         self._slots.reshape(-1, self.block_size)[block_id] = np.frombuffer(content, np.uint64)
 
     def execute(self, batch: Batch) -> StepResult:
-        """Write the slots of all rows, then draw and score from the rows that want logits."""
+        """Write the slots of all rows, then draw, score and pool those that it is asked to."""
         self._write(batch)
-        contexts = self._context_hashes(batch)
+        contexts = self._context_hashes(batch, batch.logits_indices)
         if self._clock is not None:
             self._clock.advance(self._cost.step_seconds(batch))
         return StepResult(
@@ -122,6 +126,7 @@ class SimulatedRunner:
                 _logprobs(_mix(contexts[task.logits_row], task.token_id), task.num_logprobs)
                 for task in batch.scoring
             ],
+            pooled=[add_rows(task.total, self._hidden(batch, task)) for task in batch.pooling],
         )
 
     def close(self) -> None:
@@ -138,11 +143,11 @@ class SimulatedRunner:
                 before = _mix(before, int(batch.token_ids[row]), int(batch.positions[row]))
                 self._slots[batch.slot_mapping[row]] = before
 
-    def _context_hashes(self, batch: Batch) -> list[int]:
-        """For each row that wants logits, a hash of all slots up to that row's position."""
-        sequences = np.searchsorted(batch.query_start_loc, batch.logits_indices, side="right") - 1
+    def _context_hashes(self, batch: Batch, rows: npt.NDArray[np.int64]) -> list[int]:
+        """For each of these rows, a hash of all slots up to that row's position."""
+        sequences = np.searchsorted(batch.query_start_loc, rows, side="right") - 1
         hashes = []
-        for row, i in zip(batch.logits_indices, sequences, strict=True):
+        for row, i in zip(rows, sequences, strict=True):
             length = int(batch.positions[row]) + 1
             positions = np.arange(length)
             table = batch.block_tables[i]
@@ -150,6 +155,15 @@ class SimulatedRunner:
             values = self._slots[slots + positions % self.block_size]
             hashes.append(_mix(_weighted_sum(values), length))
         return hashes
+
+    def _hidden(self, batch: Batch, task: PoolingTask) -> FloatArray:
+        """Numbers from the context of each row of ``task``, so different in size that the order
+        in which they are added shows.
+        """
+        contexts = self._context_hashes(batch, np.arange(batch.num_tokens)[task.rows])
+        mixed = [[_mix(context, i) for i in range(_HIDDEN_SIZE)] for context in contexts]
+        numbers = [[math.ldexp((m >> 40) - 2**23, -(m & 31)) for m in row] for row in mixed]
+        return np.array(numbers, np.float32)
 
     def _slot(self, block_table: npt.NDArray[np.int64], position: int) -> int:
         block = int(block_table[position // self.block_size])

@@ -9,6 +9,7 @@ import torch
 from pagemill.batch import Batch, BlockMove, StepResult
 from pagemill.model_config import ModelConfig
 from pagemill.models.protocol import Model
+from pagemill.pooling import add_rows
 from pagemill.runner.device_batch import DeviceBatch
 from pagemill.runner.kv_pool import KVPool
 from pagemill.runner.logits_pieces import logits_pieces, sample_and_score
@@ -51,11 +52,13 @@ class TorchRunner:
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
-        """Write the KV of the batch's tokens, then sample and score the rows that ask for it."""
+        """Write the KV of the batch's tokens, then sample, score and pool what asks for it."""
         device_batch = DeviceBatch.from_batch(batch, self._device)
         hidden = self._model.forward(device_batch, self._kv)
-        hidden = hidden[device_batch.logits_indices]
         result = StepResult(sampled=[], scored=[])
+        for task in batch.pooling:
+            result.pooled.append(add_rows(task.total, hidden[task.rows].cpu().numpy()))
+        hidden = hidden[device_batch.logits_indices]
         for first, count in logits_pieces(batch):
             logits = self._model.compute_logits(hidden[first : first + count])
             sample_and_score(batch, first, logits, result, self._vocabulary)

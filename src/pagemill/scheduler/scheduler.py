@@ -75,11 +75,13 @@ class Scheduler:
         """
         if not self.kv.fits_ever(request.num_prompt_tokens, request.max_tokens):
             needed = self.kv.blocks_needed_at_most(request.num_prompt_tokens, request.max_tokens)
+            output, lower = f" and max_tokens={request.max_tokens} need", "lower max_tokens, "
+            if request.pooled is not None:
+                output, lower = " needs", ""
             raise RequestTooLargeError(
-                f"a prompt of {request.num_prompt_tokens} tokens and max_tokens="
-                f"{request.max_tokens} need {needed} KV blocks of {self.kv.block_size} tokens, "
-                f"but the pool has {self.kv.describe_size()}; lower max_tokens, shorten the "
-                f"prompt, or raise kv_cache_memory or num_kv_blocks"
+                f"a prompt of {request.num_prompt_tokens} tokens{output} {needed} KV blocks of "
+                f"{self.kv.block_size} tokens, but the pool has {self.kv.describe_size()}; "
+                f"{lower}shorten the prompt, or raise kv_cache_memory or num_kv_blocks"
             )
 
     def add(self, request: Request) -> None:
@@ -266,6 +268,8 @@ class Scheduler:
             and not (first.output_token_ids or self._is_decoding(first))
         ):
             return True
+        if seq.max_reusable_tokens <= len(hit.nodes) * self.kv.block_size:
+            return False  # the rest it must compute itself
         missing = self.kv.first_missing(seq.blocks, hit)
         return missing is not None and missing in under_way
 

@@ -21,6 +21,7 @@ from pagemill import (
     RequestTooLargeError,
     SamplingParams,
 )
+from pagemill.call_arguments import Prompt
 from pagemill.kernels import native
 from pagemill.runner.torch_runner import TorchRunner
 from tests.core_helpers import assert_idle
@@ -53,6 +54,45 @@ def test_one_prompt_and_many_as_text_or_ids(llm: LLM) -> None:
         assert [output.outputs[0].token_ids for output in outputs] == [expected] * count
     assert llm.generate([], GREEDY, use_tqdm=False) == []
     assert_idle(llm.engine)
+
+
+def test_embeddings_of_one_prompt_and_many_come_in_their_order(llm: LLM) -> None:
+    hello, world = (llm.embed(text, use_tqdm=False)[0] for text in ("Hello", "World"))
+    assert hello.prompt == "Hello"
+    assert hello.prompt_token_ids == list(b"Hello")
+    assert hello.embedding.shape == (llm.model_config.hidden_size,)
+    assert not np.array_equal(hello.embedding, world.embedding)
+    (ids,) = llm.embed(list(b"Hello"), use_tqdm=False)
+    assert ids.prompt is None
+    assert np.array_equal(ids.embedding, hello.embedding)
+    prompts: list[Prompt] = ["World", list(b"Hello"), "x" * 100, "World"]
+    many = llm.embed(prompts, use_tqdm=False)
+    for output, expected in [(many[0], world), (many[1], hello), (many[3], world)]:
+        assert np.array_equal(output.embedding, expected.embedding)
+    (scaled,) = llm.embed("Hello", normalize=True, use_tqdm=False)
+    assert np.linalg.norm(scaled.embedding) == pytest.approx(1)
+    assert llm.embed([], use_tqdm=False) == []
+    assert_idle(llm.engine)
+
+
+def test_one_prompt_that_cannot_be_embedded_leaves_none_behind(llm: LLM) -> None:
+    with pytest.raises(RequestTooLargeError, match=r"129 tokens exceeds .* max_model_len=128"):
+        llm.embed(["fine", "x" * 129], use_tqdm=False)
+    with pytest.raises(InvalidParameterError, match="prompt must hold at least one token"):
+        llm.embed(["fine", ""], use_tqdm=False)
+    with pytest.raises(InvalidParameterError, match="priority must be one value, or one for each"):
+        llm.embed(["a", "b", "c"], priority=[1, 2], use_tqdm=False)
+    assert_idle(llm.engine)
+    assert len(llm.embed("x" * 128, use_tqdm=False)) == 1
+
+
+def test_a_progress_bar_of_embeddings_says_nothing_of_generated_tokens(
+    llm: LLM, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm.embed(["a", "b"])
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert "tok/s" not in shown
 
 
 def test_outputs_come_in_the_order_of_the_prompts_whatever_finishes_first(llm: LLM) -> None:
