@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,13 @@ from pagemill.async_engine import AsyncLLMEngine, EngineState
 from pagemill.engine import LLMEngine
 from pagemill.loading.tokenizer import FileTokenizer
 from pagemill.server.errors import ApiError
-from pagemill.server.keys import ANONYMOUS, Caller
+from pagemill.server.key_file import read_key_file
+from pagemill.server.keys import ANONYMOUS, Caller, Keyring
 from pagemill.server.lifecycle import Lifecycle
 from pagemill.server.metrics import ServerMetrics
 from pagemill.server.settings import ServerSettings
+
+log = logging.getLogger("pagemill.server")
 
 RETRY_SECONDS = 2
 """What a client is told to wait for when nobody can know."""
@@ -55,8 +59,12 @@ class ServerContext:
         load: finds and loads the model; called on the engine's thread.
         model: its name, an alias or a path, as it was given.
 
+    Raises:
+        ConfigError: the file of keys cannot be used.
+
     Attributes:
         settings: as given.
+        keyring: the keys that are let in; None: everybody is.
         engine: runs the requests.
         lifecycle: whether new requests are taken.
         metrics: what is counted.
@@ -69,6 +77,9 @@ class ServerContext:
         self, settings: ServerSettings, load: Callable[[], LoadedEngine], model: str
     ) -> None:
         self.settings = settings
+        self.keyring: Keyring | None = None
+        if settings.api_key_file is not None:
+            self.keyring = read_key_file(settings.api_key_file, warn=log.warning)
         self.model_id = settings.served_model_name or model
         self.model_root = model
         self.created = int(time.time())
@@ -78,6 +89,7 @@ class ServerContext:
         self._load = load
         self._loaded: LoadedEngine | None = None
         self._num_open_sequences = 0
+        self._watch()
 
     @property
     def tokenizer(self) -> FileTokenizer | None:
@@ -122,8 +134,14 @@ class ServerContext:
             if caller.tokens is not None and work.num_tokens_used is not None:
                 caller.tokens.settle(num_tokens, work.num_tokens_used)
 
+    def check_open(self) -> None:
+        """Raises ApiError 503 unless a new request is let in."""
+        if self.lifecycle.draining:
+            raise ApiError(503, "the server is shutting down", retry_after=RETRY_SECONDS)
+        self.check_ready()
+
     def check_ready(self) -> None:
-        """Raises ApiError 503 unless the engine can take requests."""
+        """Raises ApiError 503 unless the engine can take work, as it does also while draining."""
         state = self.engine.state
         if state is EngineState.READY:
             return
@@ -168,6 +186,29 @@ class ServerContext:
             self.check_ready()
         assert self._loaded is not None, "a ready engine has been loaded"
         return self._loaded
+
+    def _watch(self) -> None:
+        """Let the metrics show what is known here."""
+        watch = self.metrics.watch
+        watch("num_open_sequences", "Sequences let in.", "gauge", lambda: self._num_open_sequences)
+        watch(
+            "num_requests_in_flight",
+            "HTTP requests being answered.",
+            "gauge",
+            lambda: self.lifecycle.num_in_flight,
+        )
+        watch(
+            "engine_ready",
+            "1 while the engine takes requests.",
+            "gauge",
+            lambda: self.engine.state is EngineState.READY,
+        )
+        watch(
+            "engine_restarts",
+            "Times that a failed engine was replaced.",
+            "counter",
+            lambda: self.engine.num_restarts,
+        )
 
     def _make_engine(self) -> LLMEngine:
         """On the engine's thread."""

@@ -55,9 +55,11 @@ class ServerSettings:
     request_timeout_seconds: float = 600.0
     """From a request's arrival to the end of its answer."""
     header_timeout_seconds: float = 30.0
-    """In which a connection must bring the whole head of a request."""
+    """In which a connection must bring the whole head of a request, once it has begun."""
     body_timeout_seconds: float = 30.0
     """In which the whole body of a request must arrive."""
+    write_timeout_seconds: float = 60.0
+    """How long a client may take nothing of an answer that waits for it."""
     keep_alive_seconds: float = 75.0
     """How long an idle connection stays open."""
     shutdown_timeout_seconds: float = 30.0
