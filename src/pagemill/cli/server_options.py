@@ -138,9 +138,7 @@ class ServerOptions:
     ] = None
     max_logprobs: Annotated[
         int | None,
-        _limit(
-            "--max-logprobs", help="Most likely tokens shown at each position.", metavar=INT
-        ),
+        _limit("--max-logprobs", help="Most likely tokens shown at each position.", metavar=INT),
     ] = None
 
     def settings(self) -> ServerSettings:

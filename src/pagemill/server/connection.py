@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -56,20 +57,20 @@ class Connection(H11Protocol):
     def __init__(self, config: ConnectionConfig, *args: Any, **more: Any) -> None:
         super().__init__(config, *args, **more)
         self._settings = config.settings
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
         super().connection_made(transport)
+        self._reading = _Timer(self._settings.header_timeout_seconds, transport.close)
+        self._writing = _Timer(self._settings.write_timeout_seconds, transport.abort)
         if len(self.connections) > self._settings.max_connections:
             self._answer(_BUSY)
         self._watch_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        self._reading = _cancelled(self._reading)
-        self._writing = _cancelled(self._writing)
+        self._reading.clear()
+        self._writing.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -85,14 +86,12 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """The client does not take what there is for it."""
         super().pause_writing()
-        if self._writing is None:
-            seconds = self._settings.write_timeout_seconds
-            self._writing = self.loop.call_later(seconds, self.transport.abort)
+        self._writing.set()
 
     def resume_writing(self) -> None:
         """It takes it again."""
         super().resume_writing()
-        self._writing = _cancelled(self._writing)
+        self._writing.clear()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, or too large a head; h11's error is being handled."""
@@ -121,12 +120,27 @@ class Connection(H11Protocol):
         waits_for_head = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
         discards_body = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
         if self.transport.is_closing() or not (waits_for_head or discards_body):
-            self._reading = _cancelled(self._reading)
-        elif self._reading is None:
-            seconds = self._settings.header_timeout_seconds
-            self._reading = self.loop.call_later(seconds, self.transport.close)
+            self._reading.clear()
+        else:
+            self._reading.set()
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+class _Timer:
+    """Calls something once, some time after it was first set, unless it is cleared before."""
+
+    def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._function = function
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        """Again changes nothing."""
+        if self._handle is None:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_later(self._seconds, self._function)
+
+    def clear(self) -> None:
+        """Again is harmless."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None

@@ -55,7 +55,7 @@ class FrontDoor:
         except Exception:
             log.exception("request %s failed", state["request_id"])
             if exchange.status is not None:
-                raise  # half an answer: the connection is cut, so that nobody takes it for a whole one
+                raise  # the connection is cut, so that nobody takes half an answer for a whole one
             response = ApiError(500, "the server failed; its log says why").to_response()
             await response(scope, exchange.receive, exchange.send)
         finally:

@@ -65,7 +65,7 @@ class ServerMetrics(Collector):
         """Everything, as it is now."""
         counts = self.engine.read()
         for figure in FIGURES:
-            values = [(labels, counts[source]) for labels, source in figure.sources.items()]
+            values = [(labels, float(counts[source])) for labels, source in figure.sources.items()]
             yield from self._families(figure, values)
         for figure, read in self._watched:
             yield from self._families(figure, [((), read())])

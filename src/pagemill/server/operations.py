@@ -49,6 +49,6 @@ def health_of(context: ServerContext) -> str:
     if context.lifecycle.draining:
         return "draining"
     if engine.state is not EngineState.READY:
-        return engine.state.value
+        return str(engine.state.value)
     since_seconds = time.monotonic() - engine.last_advance_seconds
     return "stalled" if since_seconds > context.settings.health_timeout_seconds else "ok"

@@ -92,6 +92,7 @@ def new_app(context: ServerContext) -> FastAPI:
         async def pieces() -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 2**16
+                await asyncio.sleep(0)
 
         return StreamingResponse(pieces())
 

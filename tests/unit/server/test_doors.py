@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,8 +116,21 @@ def test_where_there_are_no_keys_everybody_is_anonymous() -> None:
     asyncio.run(main())
 
 
-ALLOWED_HOSTS = ["127.0.0.1", "127.0.0.1:8000", "localhost:1", "LOCALHOST", "[::1]:8000", "10.1.2.3"]
-FOREIGN_HOSTS = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil", ""]
+ALLOWED_HOSTS = [
+    "127.0.0.1",
+    "127.0.0.1:8000",
+    "localhost:1",
+    "LOCALHOST",
+    "[::1]:8000",
+    "10.1.2.3",
+]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "evil.example:8000",
+    "127.0.0.1.evil.example",
+    "localhost.evil",
+    "",
+]
 
 
 @pytest.mark.parametrize("host", ALLOWED_HOSTS)
@@ -162,7 +176,7 @@ def test_a_script_of_a_foreign_page_is_refused(origin: str, expected: int) -> No
 
 
 def test_no_page_is_told_that_it_may_ask_unless_it_may() -> None:
-    async def main(**settings: tuple[str, ...]) -> list[tuple[int, str | None]]:
+    async def main(**settings: Any) -> list[tuple[int, str | None]]:
         async with client_of(new_context(**settings), start=False) as client:
             preflight = {"Access-Control-Request-Method": "POST"}
             answers = []
@@ -181,7 +195,9 @@ def test_no_page_is_told_that_it_may_ask_unless_it_may() -> None:
     assert asyncio.run(main(allowed_origins=("*",))) == [(200, "*")] * 4
 
 
-def test_a_preflight_needs_no_key_but_what_follows_does(keyed: ServerContext, tmp_path: Path) -> None:
+def test_a_preflight_needs_no_key_but_what_follows_does(
+    keyed: ServerContext, tmp_path: Path
+) -> None:
     origin = {"Origin": "https://app.example"}
     context = new_context(
         api_key_file=str(tmp_path / "keys.toml"), allowed_origins=("https://app.example",)
@@ -275,7 +291,7 @@ def test_a_full_queue_is_told_apart_from_a_request_that_never_fits() -> None:
             assert int(raised.value.headers["retry-after"]) >= 1
         with context.work(266):
             pass
-        with pytest.raises(ApiError, match="267 sequences .* 256 that run and 10 that") as raised:
+        with pytest.raises(ApiError, match=r"267 sequences .* 256 that run and 10 that") as raised:
             context.work(267).__enter__()
         assert raised.value.status == 400
         await context.engine.close()

@@ -12,9 +12,7 @@ import pytest
 from pagemill.server.front_door import escaped
 from tests.unit.server.serving import client_of, error_of, new_context
 
-LINE = re.compile(
-    r"(\S+) (\S+) (\d+|none) \d+\.\d+ms (\d+)B caller=(\S+) id=(\S+)( disconnected)?"
-)
+LINE = re.compile(r"(\S+) (\S+) (\d+|none) \d+\.\d+ms (\d+)B caller=(\S+) id=(\S+)( disconnected)?")
 
 
 def ask(*asked: tuple[str, str, dict[str, Any]], **settings: Any) -> list[Any]:

