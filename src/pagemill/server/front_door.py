@@ -103,6 +103,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            message.setdefault("headers", [])
             MutableHeaders(scope=message)["x-request-id"] = self._request_id
         elif message["type"] == "http.response.body":
             self.num_bytes += len(message.get("body", b""))

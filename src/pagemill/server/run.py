@@ -76,8 +76,10 @@ class Server:
                 await self._stop.wait()
             return await self._drain(self.context.settings.shutdown_timeout_seconds)
         finally:
+            at_once = self._stop_at_once.is_set()
+            if at_once:
+                self._http.cut()
             self._http.should_exit = True
-            self._http.force_exit = at_once = self._stop_at_once.is_set()
             await serving
             await _within(0.0 if at_once else ABORT_SECONDS, self.context.engine.close())
 
@@ -113,6 +115,7 @@ class Server:
             # Their clients are told so, as far as they still listen.
             await _within(ABORT_SECONDS, self.context.engine.close())
             await _within(CLOSING_SECONDS, idle)
+        self._http.cut()
         idle.cancel()
         return False
 
@@ -129,6 +132,11 @@ class Server:
 
 class _Http(uvicorn.Server):
     """uvicorn's server, which leaves signals alone: they would close the socket at once."""
+
+    def cut(self) -> None:
+        """Close all connections, whatever is still on its way to a client."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
