@@ -1,4 +1,4 @@
-"""The command line: ``pagemill generate``, ``chat``, ``info``, ``bench``.
+"""The command line: ``pagemill generate``, ``chat``, ``serve``, ``info``, ``bench``.
 
     app        parse and run; bench has the benchmarks
     failures   what went wrong, as an exit code and a line on standard error

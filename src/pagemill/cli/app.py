@@ -31,6 +31,7 @@ from pagemill.cli.options import (
     SamplingOptions,
 )
 from pagemill.cli.parsed import Parsed
+from pagemill.cli.server_options import ServerOptions
 from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError
 
@@ -185,6 +186,28 @@ def chat(
 
 @app.command()
 @expand_options({})
+def serve(
+    server: ServerOptions,
+    engine: EngineOptions,
+    model: ModelArgument = None,
+    named: Annotated[
+        str | None, typer.Option("-m", "--model", help="The same.", metavar="MODEL")
+    ] = None,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Answer clients of the OpenAI API over HTTP, until Ctrl-C or SIGTERM.
+
+    /v1/completions, /v1/chat/completions and what belongs to them; /health, /live, /metrics.
+    """
+    from pagemill.cli.serve import ServeCommand
+
+    name = _one_model(model, named) or DEFAULT_MODEL
+    command = ServeCommand(config=engine.config(name), settings=server.settings())
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options({})
 def info(
     engine: EngineOptions,
     model: ModelArgument = None,
@@ -197,13 +220,17 @@ def info(
     """Show what would run: the model, the kernels, the memory, how many blocks fit."""
     from pagemill.cli.info import InfoCommand
 
-    if model is not None and named is not None:
-        raise ConfigError(f"the model is named twice, as {model} and as {named}; name it once")
-    name = model or named
+    name = _one_model(model, named)
     command = InfoCommand(
         config=engine.config(name or DEFAULT_MODEL), is_default=name is None, as_json=as_json
     )
     return Parsed(command, debug)
+
+
+def _one_model(model: str | None, named: str | None) -> str | None:
+    if model is not None and named is not None:
+        raise ConfigError(f"the model is named twice, as {model} and as {named}; name it once")
+    return model or named
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

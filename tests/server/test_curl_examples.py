@@ -1,0 +1,67 @@
+"""The `curl` examples of docs/server.md do what they say, against a real server with the real model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.processes import REAL, ServerProcess
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "server.md"
+EXAMPLE = re.compile(r"^```sh\n(curl .*?)^```\n(?:^```json\n(.*?)^```$)?", re.S | re.M)
+KEY = "sk-0123456789abcdef"
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: Path) -> Iterator[str]:
+    """Where a server listens that is started as the document starts its first."""
+    with ServerProcess("--num-kv-blocks", "128", module=REAL) as process:
+        url = process.url()
+        process.wait_for_line("serving ", seconds=300)
+        yield url
+
+
+def examples() -> list[tuple[str, str]]:
+    return [(code, shown) for code, shown in EXAMPLE.findall(DOCUMENT.read_text())]
+
+
+def fits(shown: Any, got: Any) -> bool:
+    """Whether an answer is what the document shows, where ``...`` stands for any value."""
+    if shown == "...":
+        return True
+    if isinstance(shown, dict) and isinstance(got, dict):
+        return shown.keys() == got.keys() and all(fits(shown[k], got[k]) for k in shown)
+    if isinstance(shown, list) and isinstance(got, list):
+        return len(shown) == len(got) and all(map(fits, shown, got))
+    return bool(shown == got)
+
+
+def test_there_are_examples() -> None:
+    assert len(examples()) >= 5
+    assert any(shown for _, shown in examples())
+
+
+@pytest.mark.parametrize(("code", "shown"), examples(), ids=lambda text: text.split("\n")[0][:60])
+def test_an_example_gets_the_answer_that_is_below_it(server: str, code: str, shown: str) -> None:
+    done = subprocess.run(
+        ["bash", "-e", "-c", code.replace("http://127.0.0.1:8000", server)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PAGEMILL_KEY": KEY, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    if shown:
+        assert fits(json.loads(shown), json.loads(done.stdout)), done.stdout
+    elif done.stdout.startswith("{"):
+        assert "error" not in json.loads(done.stdout), done.stdout
