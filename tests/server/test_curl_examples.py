@@ -1,4 +1,4 @@
-"""The `curl` examples of docs/server.md do what they say, against a real server with the real model."""
+"""The `curl` examples of docs/server.md do what they say: a real server, the real model."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 
+from pagemill.async_engine import EngineState
 from pagemill.server.app import create_app
 from pagemill.server.connection import CLOSING_SECONDS, ConnectionConfig
 from pagemill.server.context import ServerContext
@@ -81,7 +82,9 @@ class Server:
                 self._http.cut()
             self._http.should_exit = True
             await serving
-            await _within(0.0 if at_once else ABORT_SECONDS, self.context.engine.close())
+            loads = self.context.engine.state is EngineState.LOADING
+            wait_seconds = 0.0 if at_once or loads else ABORT_SECONDS
+            await _within(wait_seconds, self.context.engine.close())
 
     async def _load(self) -> bool:
         """Whether the engine is ready, and not asked to stop before it was."""
