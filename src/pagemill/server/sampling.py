@@ -57,7 +57,7 @@ def check_limits(
             400,
             f"{num_prompts} prompts with {samples} samples each are more than the {most} "
             f"sequences that one request may have; send several requests",
-            param="n",
+            param="n" if samples == (body.n or 1) else "best_of",
         )
     _check_length("stop", body.stop, settings.max_stop)
     _check_length("stop_token_ids", body.stop_token_ids, settings.max_stop)

@@ -1,4 +1,4 @@
-"""A server of a byte-level vocabulary on the simulated engine, and clients that read its answers."""
+"""A server of a byte-level vocabulary on the simulated engine, and clients of it."""
 
 from __future__ import annotations
 
