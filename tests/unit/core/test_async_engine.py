@@ -315,7 +315,7 @@ def test_a_second_failure_is_the_end() -> None:
             with pytest.raises(EngineError, match=r"the engine is failed: .*out of memory"):
                 await collected(engine)
             assert breakable.events == ["made", "closed", "made", "closed"]
-        assert engine.state is EngineState.CLOSED
+        assert engine.state.value == "closed"
 
     asyncio.run(run())
 
@@ -352,7 +352,7 @@ def test_an_engine_that_cannot_be_made_fails_the_start_with_its_own_error() -> N
         with pytest.raises(EngineError, match="the engine is failed: no such model"):
             await collected(engine)
         await engine.close()
-        assert engine.state is EngineState.CLOSED
+        assert engine.state.value == "closed"
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""A client that calls an ASGI app directly, reads as slowly as it likes, and leaves when it likes."""
+"""A client that calls an ASGI app directly, and reads, waits and leaves as it likes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer is ``{"error": {message, type, param, code}}`` and says what to do."""
+"""Whatever goes wrong is told in the one form, with the status that clients expect."""
 
 from __future__ import annotations
 

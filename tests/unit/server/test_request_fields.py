@@ -57,8 +57,7 @@ HONOURED_IN: dict[str, dict[str, Any]] = {
         "prompt_cache_key": "k",
         "safety_identifier": "me",
     },
-    TEXT: HONOURED
-    | {"prompt": [65, 66], "logprobs": 2, "best_of": 3, "echo": True},
+    TEXT: HONOURED | {"prompt": [65, 66], "logprobs": 2, "best_of": 3, "echo": True},
     EMBEDDINGS: {
         "model": MODEL,
         "input": ["a", "b"],
