@@ -74,27 +74,31 @@ class _Mailbox:
     """The newest output of one request, or how it failed; used on the caller's loop only."""
 
     def __init__(self) -> None:
-        self._arrived = asyncio.Event()
         self._output: RequestOutput | None = None
         self._error: EngineError | None = None
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, output: RequestOutput) -> None:
         self._output = output
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: EngineError) -> None:
         self._error = error
-        self._arrived.set()
+        self._wake()
 
     async def take(self) -> RequestOutput:
-        await self._arrived.wait()
+        if self._output is None and self._error is None:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         output, self._output = self._output, None
         if output is None:
             assert self._error is not None
             raise EngineError(str(self._error)) from self._error
-        if self._error is None:
-            self._arrived.clear()
         return output
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class AsyncLLMEngine:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pagemill
 
 PACKAGE = Path(pagemill.__file__).parent
-SERVICE = {"llm", "cli", "assembly", "bench", "beam_search", "beams"}
+SERVICE = {"llm", "cli", "server", "assembly", "bench", "beam_search", "beams"}
 EXECUTION = {
     "runner.torch_runner",
     "runner.native_runner",

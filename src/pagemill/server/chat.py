@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from pagemill.server.generation import Job
 from pagemill.server.prompts import chat_options, encode_chat
 from pagemill.server.requests import arrival_of, caller_of, check_model, context_of, new_id
 from pagemill.server.sampling import check_limits, check_logprobs, sampling_params
-from pagemill.server.schemas.base import ERRORS
+from pagemill.server.schemas.base import whole_or_stream
 from pagemill.server.schemas.chat import ChatAnswer, ChatRequest
 from pagemill.server.serving import Prepared, Usage, envelope, serve, wants_usage
 
@@ -31,7 +31,7 @@ NOTHING = '"delta": {}'
 router = APIRouter(tags=["chat"])
 
 
-@router.post("/v1/chat/completions", responses={200: {"model": ChatAnswer}, **ERRORS})
+@router.post("/v1/chat/completions", responses=whole_or_stream(ChatAnswer))
 async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, through the model's own chat template.
 
@@ -122,32 +122,32 @@ class ChatWriter:
         self._frame = ChunkFrame(chunk_envelope, has_usage=wants_usage(body))
         self._sent = [_Sent() for _ in range(body.n or 1)]
 
-    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> Iterator[str]:
+    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> list[str]:
         """See `pagemill.server.serving.AnswerWriter`."""
         assert index == 0, "a chat has one prompt"
+        events: list[str] = []
         for sample in output.outputs:
             sent = self._sent[sample.index]
             if not sent.begun and (sample.token_ids or sample.finish_reason):
                 sent.begun = True
-                yield self._frame.chunk(sample.index, ROLE, usage=usage)
+                events.append(self._frame.chunk(sample.index, ROLE, usage=usage))
             if not sent.ended:
-                yield from self._sample_chunks(sent, sample, usage)
+                self._add_chunks(events, sent, sample, usage)
+        return events
 
-    def _sample_chunks(
-        self, sent: _Sent, sample: CompletionOutput, usage: Usage | None
-    ) -> Iterator[str]:
+    def _add_chunks(
+        self, events: list[str], sent: _Sent, sample: CompletionOutput, usage: Usage | None
+    ) -> None:
         text = sample.text[sent.num_characters :]
-        sent.num_characters += len(text)
         if text:
-            yield self._frame.chunk(
-                sample.index,
-                f'"delta": {{"content": {json.dumps(text)}}}',
-                logprobs=self._new_logprobs(sent, sample),
-                usage=usage,
-            )
+            sent.num_characters += len(text)
+            content = f'"delta": {{"content": {json.dumps(text)}}}'
+            logprobs = self._new_logprobs(sent, sample)
+            chunk = self._frame.chunk(sample.index, content, logprobs=logprobs, usage=usage)
+            events.append(chunk)
         if sample.finish_reason is not None:
             sent.ended = True
-            yield self._frame.chunk(
+            chunk = self._frame.chunk(
                 sample.index,
                 NOTHING,
                 logprobs=self._new_logprobs(sent, sample),
@@ -155,6 +155,7 @@ class ChatWriter:
                 stop_reason=sample.stop_reason,
                 usage=usage,
             )
+            events.append(chunk)
 
     def usage_chunk(self, usage: Usage) -> str:
         """See `pagemill.server.serving.AnswerWriter`."""

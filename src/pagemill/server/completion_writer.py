@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from pagemill.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
+from pagemill.outputs import CompletionOutput, RequestOutput
 from pagemill.server.answers import (
     TextOffsets,
     TokenTexts,
@@ -19,17 +18,6 @@ from pagemill.server.context import ServerContext
 from pagemill.server.prompts import EncodedPrompt
 from pagemill.server.schemas.completions import CompletionRequest
 from pagemill.server.serving import Usage, envelope, wants_usage
-
-
-@dataclass(slots=True)
-class _Sent:
-    """How much of one choice is in the chunks so far."""
-
-    offsets: TextOffsets | None
-    num_characters: int = 0
-    num_tokens: int = 0
-    begun: bool = False
-    ended: bool = False
 
 
 class CompletionWriter:
@@ -52,57 +40,27 @@ class CompletionWriter:
         echoed: Sequence[str],
     ) -> None:
         self._body = body
-        self._prompts = prompts
-        self._echoed = echoed
         self._num_returned = body.n or 1
-        self._skip = body.skip_special_tokens is not False
-        self._texts = TokenTexts(context.tokenizer)
+        texts = TokenTexts(context.tokenizer)
+        self._prompts = [
+            _PromptPart(body, prompt.token_ids, text, texts)
+            for prompt, text in zip(prompts, echoed, strict=True)
+        ]
         self._envelope = envelope(answer_id, "text_completion", context)
         self._frame = ChunkFrame(self._envelope, has_usage=wants_usage(body))
-        self._sent: dict[int, _Sent] = {}
+        self._choices: dict[int, _Choice] = {}
 
-    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> Iterator[str]:
+    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> list[str]:
         """See `pagemill.server.serving.AnswerWriter`."""
+        events: list[str] = []
         for sample in output.outputs:
-            choice = index * self._num_returned + sample.index
-            sent = self._sent.get(choice)
-            if sent is None:
-                sent = self._sent[choice] = _Sent(self._offsets(index))
-            if not sent.ended:
-                yield from self._sample_chunks(choice, index, sent, output, sample, usage)
-
-    def _sample_chunks(
-        self,
-        choice: int,
-        index: int,
-        sent: _Sent,
-        output: RequestOutput,
-        sample: CompletionOutput,
-        usage: Usage | None,
-    ) -> Iterator[str]:
-        text = sample.text[sent.num_characters :]
-        sent.num_characters += len(text)
-        prompt_tokens = not sent.begun and bool(self._body.echo)
-        if prompt_tokens:
-            text = self._echoed[index] + text
-        sent.begun = True
-        logprobs = None
-        if text or sample.finish_reason is not None:
-            logprobs = self._new_logprobs(index, sent, output, sample, prompt_tokens)
-        if text:
-            content = f'"text": {json.dumps(text)}'
-            yield self._frame.chunk(choice, content, logprobs=logprobs, usage=usage)
-            logprobs = None
-        if sample.finish_reason is not None:
-            sent.ended = True
-            yield self._frame.chunk(
-                choice,
-                '"text": ""',
-                logprobs=logprobs,
-                finish_reason=sample.finish_reason,
-                stop_reason=sample.stop_reason,
-                usage=usage,
-            )
+            number = index * self._num_returned + sample.index
+            choice = self._choices.get(number)
+            if choice is None:
+                choice = self._choices[number] = _Choice(number, self._prompts[index])
+            if not choice.ended:
+                events += choice.chunks(self._frame, output, sample, usage)
+        return events
 
     def usage_chunk(self, usage: Usage) -> str:
         """See `pagemill.server.serving.AnswerWriter`."""
@@ -111,50 +69,112 @@ class CompletionWriter:
     def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> str:
         """See `pagemill.server.serving.AnswerWriter`."""
         choices: list[dict[str, Any]] = []
-        for index, output in enumerate(outputs):
+        for prompt, output in zip(self._prompts, outputs, strict=True):
             for sample in best_samples(output.outputs, self._num_returned):
-                sent = _Sent(self._offsets(index))
-                choices.append(
-                    {
-                        "index": len(choices),
-                        "text": self._echoed[index] + sample.text,
-                        "logprobs": self._new_logprobs(
-                            index, sent, output, sample, bool(self._body.echo)
-                        ),
-                        "finish_reason": sample.finish_reason,
-                        "stop_reason": sample.stop_reason,
-                    }
-                )
+                choices.append(_Choice(len(choices), prompt).whole(output, sample))
         return json.dumps(self._envelope | {"choices": choices, "usage": usage})
 
-    def _offsets(self, index: int) -> TextOffsets | None:
+
+class _PromptPart:
+    """What the answers to one prompt begin with, if it is echoed: its text, its log-probabilities."""
+
+    def __init__(
+        self, body: CompletionRequest, token_ids: Sequence[int], text: str, texts: TokenTexts
+    ) -> None:
+        self.text = text
+        self.is_echoed = bool(body.echo)
+        self.texts = texts
+        self._body = body
+        self._token_ids = token_ids
+        self._scored: dict[str, Any] | None = None
+
+    def offsets_behind(self) -> TextOffsets | None:
+        """Where generated tokens begin; None: log-probabilities are not asked for."""
         if self._body.logprobs is None:
             return None
-        return TextOffsets(self._texts, self._skip, start=len(self._echoed[index]))
+        skip = self._body.skip_special_tokens is not False
+        return TextOffsets(self.texts, skip, start=len(self.text))
 
-    def _new_logprobs(
+    def scored(self, output: RequestOutput) -> dict[str, Any]:
+        """The log-probabilities of its tokens; the same for all samples."""
+        if self._scored is None:
+            assert output.prompt_logprobs is not None, "they were asked for"
+            offsets = prompt_offsets(self._token_ids, self.text, self.texts)
+            self._scored = completion_logprobs(
+                self._token_ids, output.prompt_logprobs, offsets, self.texts
+            )
+        return self._scored
+
+
+class _Choice:
+    """One sample of an answer, and how much of it was written."""
+
+    def __init__(self, number: int, prompt: _PromptPart) -> None:
+        self.ended = False
+        self._number = number
+        self._prompt = prompt
+        self._offsets = prompt.offsets_behind()
+        self._begun = not prompt.is_echoed
+        self._num_characters = 0
+        self._num_tokens = 0
+
+    def chunks(
         self,
-        index: int,
-        sent: _Sent,
+        frame: ChunkFrame,
         output: RequestOutput,
         sample: CompletionOutput,
-        prompt_tokens: bool,
-    ) -> dict[str, Any] | None:
-        """Of the tokens that no chunk has had, those of the prompt first if they are wanted."""
-        if self._body.logprobs is None or sample.logprobs is None or sent.offsets is None:
+        usage: Usage | None,
+    ) -> list[str]:
+        """What is new: a chunk with text if there is some, and the last one at the end."""
+        text = sample.text[self._num_characters :]
+        self._num_characters += len(text)
+        if not self._begun:
+            text = self._prompt.text + text
+        self.ended = sample.finish_reason is not None
+        if not text and not self.ended:
+            return []
+        logprobs = self._logprobs(output, sample)
+        events = []
+        if text:
+            content = f'"text": {json.dumps(text)}'
+            events.append(frame.chunk(self._number, content, logprobs=logprobs, usage=usage))
+            logprobs = None
+        if self.ended:
+            chunk = frame.chunk(
+                self._number,
+                '"text": ""',
+                logprobs=logprobs,
+                finish_reason=sample.finish_reason,
+                stop_reason=sample.stop_reason,
+                usage=usage,
+            )
+            events.append(chunk)
+        return events
+
+    def whole(self, output: RequestOutput, sample: CompletionOutput) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "index": self._number,
+            "text": self._prompt.text + sample.text,
+            "logprobs": self._logprobs(output, sample),
+            "finish_reason": sample.finish_reason,
+            "stop_reason": sample.stop_reason,
+        }
+
+    def _logprobs(self, output: RequestOutput, sample: CompletionOutput) -> dict[str, Any] | None:
+        """Of the tokens that were not written yet, an echoed prompt's first."""
+        begins, self._begun = not self._begun, True
+        if self._offsets is None or sample.logprobs is None:
             return None
-        token_ids = sample.token_ids[sent.num_tokens :]
-        positions: list[LogprobsAtPosition | None] = [*sample.logprobs[sent.num_tokens :]]
-        sent.num_tokens += len(token_ids)
-        offsets = sent.offsets.take(token_ids)
-        if prompt_tokens:
-            ids = self._prompts[index].token_ids
-            positions = [*(output.prompt_logprobs or [None] * len(ids)), *positions]
-            offsets = [*prompt_offsets(ids, self._echoed[index], self._texts), *offsets]
-            token_ids = [*ids, *token_ids]
-        elif not token_ids:
-            return None
-        return completion_logprobs(token_ids, positions, offsets, self._texts)
+        start, self._num_tokens = self._num_tokens, len(sample.token_ids)
+        token_ids = sample.token_ids[start:]
+        positions = sample.logprobs[start:]
+        offsets = self._offsets.take(token_ids)
+        generated = completion_logprobs(token_ids, positions, offsets, self._prompt.texts)
+        if begins:
+            scored = self._prompt.scored(output)
+            return {name: scored[name] + generated[name] for name in scored}
+        return generated if token_ids else None
 
 
 def best_samples(samples: Sequence[CompletionOutput], count: int) -> Sequence[CompletionOutput]:

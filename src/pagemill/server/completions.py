@@ -18,7 +18,7 @@ from pagemill.server.generation import Job
 from pagemill.server.prompts import EncodedPrompt, Listed, encode_prompts, listed_prompts
 from pagemill.server.requests import arrival_of, caller_of, check_model, context_of, new_id
 from pagemill.server.sampling import check_limits, check_logprobs, sampling_params
-from pagemill.server.schemas.base import ERRORS
+from pagemill.server.schemas.base import whole_or_stream
 from pagemill.server.schemas.completions import CompletionAnswer, CompletionRequest
 from pagemill.server.serving import Prepared, serve
 
@@ -27,7 +27,7 @@ DEFAULT_MAX_TOKENS = 16
 router = APIRouter(tags=["completions"])
 
 
-@router.post("/v1/completions", responses={200: {"model": CompletionAnswer}, **ERRORS})
+@router.post("/v1/completions", responses=whole_or_stream(CompletionAnswer))
 async def create_completion(request: Request, body: CompletionRequest) -> Response:
     """Continue one text, or several.
 

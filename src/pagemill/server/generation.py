@@ -41,9 +41,8 @@ class Job:
         """The most tokens that it can use, prompts included."""
         total = 0
         for ids, params in zip(self.prompts, self.params, strict=True):
-            longest = params.max_tokens
-            if longest is None:
-                longest = max(max_model_len - len(ids), 0)
+            room = max(max_model_len - len(ids), 0)
+            longest = room if params.max_tokens is None else min(params.max_tokens, room)
             total += len(ids) + params.n * longest
         return total
 
@@ -76,12 +75,23 @@ class Generation:
             EngineError: it failed.
         """
         with self._refusals():
-            async with aclosing(self._merged(stream)) as groups:
-                async for group in groups:
-                    for index, output in group:
-                        _check_sound(output)
-                        self._newest[index] = output
-                    yield group
+            if len(self._job.prompts) == 1:
+                async with aclosing(self._one(0, stream)) as outputs:
+                    async for output in outputs:
+                        self._note(0, output)
+                        yield [(0, output)]
+            else:
+                async with aclosing(self._merged(stream)) as groups:
+                    async for group in groups:
+                        for index, output in group:
+                            self._note(index, output)
+                        yield group
+
+    def _note(self, index: int, output: RequestOutput) -> None:
+        self._newest[index] = output
+        for sample in output.outputs:
+            if sample.finish_reason == "abort":
+                raise _not_computed(sample.stop_reason)
 
     def usage(self) -> dict[str, Any]:
         """Tokens so far, in the form of the answer."""
@@ -96,11 +106,6 @@ class Generation:
         }
 
     async def _merged(self, stream: bool) -> AsyncGenerator[list[Snapshot], None]:
-        if len(self._job.prompts) == 1:
-            async with aclosing(self._one(0, stream)) as outputs:
-                async for output in outputs:
-                    yield [(0, output)]
-            return
         merging = _Merged()
         tasks = [
             asyncio.create_task(merging.follow(index, self._one(index, stream)))
@@ -172,13 +177,9 @@ class _Merged:
                 yield group
 
 
-def _check_sound(output: RequestOutput) -> None:
-    for sample in output.outputs:
-        if sample.finish_reason == "abort":
-            if sample.stop_reason == DAMAGED_LOGITS:
-                raise ApiError(
-                    500,
-                    "the model computed no probabilities for this prompt (NaN or infinity)",
-                    code=DAMAGED_LOGITS,
-                )
-            raise ApiError(500, "the engine ended this request; try again", code="aborted")
+def _not_computed(stop_reason: int | str | None) -> ApiError:
+    """Of a sample that the engine ended for a reason of its own."""
+    if stop_reason == DAMAGED_LOGITS:
+        message = "the model computed no probabilities for this prompt (NaN or infinity)"
+        return ApiError(500, message, code=DAMAGED_LOGITS)
+    return ApiError(500, "the engine ended this request; try again", code="aborted")

@@ -138,6 +138,14 @@ async def encode_chat(
         ApiError: 400, naming what is wrong in the messages.
     """
     tokenizer = required_tokenizer(context, "messages")
+    if isinstance(messages, list) and len(messages) > context.max_model_len:
+        raise refusal(
+            RequestTooLargeError(
+                f"{len(messages)} messages are more than the context has tokens, "
+                f"max_model_len={context.max_model_len}"
+            ),
+            prompt_field="messages",
+        )
 
     def encode() -> list[int]:
         # The tokenizer checks what they are.

@@ -27,7 +27,7 @@ Usage = dict[str, Any]
 class AnswerWriter(Protocol):
     """Writes one answer, whole or in chunks."""
 
-    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> Iterator[str]:
+    def chunks(self, index: int, output: RequestOutput, usage: Usage | None) -> list[str]:
         """The events that say what is new in prompt ``index``; with ``usage`` if that is given."""
 
     def usage_chunk(self, usage: Usage) -> str:
@@ -104,11 +104,11 @@ async def _write_stream(
     async with aclosing(generation.snapshots()) as groups:
         async for group in groups:
             usage = generation.usage() if in_each else None
-            events = "".join(
-                event for index, output in group for event in writer.chunks(index, output, usage)
-            )
+            events: list[str] = []
+            for index, output in group:
+                events += writer.chunks(index, output, usage)
             if events:
-                await reply.events(events)
+                await reply.events("".join(events))
     end = writer.usage_chunk(generation.usage()) if has_usage else ""
     await reply.events(end + DONE, last=True)
 

@@ -133,6 +133,9 @@ def test_a_conversation_that_fills_the_context_is_refused() -> None:
             error = await server.refusal("/v1/chat/completions", messages=messages)
             assert error["code"] == "context_length_exceeded"
             assert error["param"] == "messages"
+            error = await server.refusal("/v1/chat/completions", messages=[{}] * 65)
+            assert error["code"] == "context_length_exceeded"
+            assert "65 messages" in error["message"]
 
     run(test())
 

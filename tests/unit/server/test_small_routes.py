@@ -153,3 +153,26 @@ def test_embeddings_in_base64_are_the_same_numbers() -> None:
             assert np.frombuffer(raw, "<f4").tolist() == plain["data"][0]["embedding"]
 
     run(test())
+
+
+def test_the_servers_own_description_has_every_field_and_the_one_form_of_errors() -> None:
+    async def test() -> None:
+        async with served() as server:
+            document = (await server.client.get("/openapi.json")).json()
+            for path, answers in (
+                ("/v1/completions", {"application/json", "text/event-stream"}),
+                ("/v1/chat/completions", {"application/json", "text/event-stream"}),
+                ("/v1/embeddings", {"application/json"}),
+                ("/tokenize", {"application/json"}),
+            ):
+                route = document["paths"][path]["post"]
+                assert set(route["responses"]) == {"200", "4XX", "5XX"}
+                assert set(route["responses"]["200"]["content"]) == answers
+                error = route["responses"]["4XX"]["content"]["application/json"]["schema"]
+                assert error["$ref"].endswith("/ErrorAnswer")
+            chat = document["components"]["schemas"]["ChatRequest"]
+            assert chat["additionalProperties"] is False
+            assert chat["required"] == ["model", "messages"]
+            assert chat["properties"]["tools"]["enum"] == [None, []]
+
+    run(test())

@@ -8,7 +8,7 @@ import pytest
 
 from pagemill.server.schemas.chat import ChatChunk
 from pagemill.server.schemas.completions import CompletionAnswer
-from tests.unit.server.http_helpers import MODEL, Served, run, served
+from tests.unit.server.http_helpers import IM_END, MODEL, Served, run, served
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -168,6 +168,20 @@ def test_an_echoed_prompt_is_the_first_chunk_of_each_choice() -> None:
             chunks = await server.stream(TEXT, prompt="ab", echo=True, max_tokens=0)
             assert text_of(chunks) == "ab"
             assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+    run(test())
+
+
+def test_a_prompt_without_text_is_scored_although_the_answer_begins_with_half_a_character() -> None:
+    async def test() -> None:
+        async with served("é!", step_seconds=0.01) as server:
+            chunks = await server.stream(
+                TEXT, prompt=[IM_END, IM_END], echo=True, logprobs=1, max_tokens=9
+            )
+            tokens = [
+                t for c in chunks for t in (c["choices"][0]["logprobs"] or {"tokens": []})["tokens"]
+            ]
+            assert tokens == ["<|im_end|>"] * 2 + [r"bytes:\xc3", r"bytes:\xa9", "!", "<|im_end|>"]
 
     run(test())
 

@@ -82,6 +82,21 @@ class Usage(AnswerBody):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 401, 404, 413, 429, 500, 503, 504)
+    "4XX": {
+        "model": ErrorAnswer,
+        "description": "The request is at fault: 400 (a field, named), 401 (no valid key), 404 "
+        "(another model), 408, 413 (too slow or too large), 429 (later, see Retry-After).",
+    },
+    "5XX": {
+        "model": ErrorAnswer,
+        "description": "The server is: 500 (it failed), 503 (loading or stopping), 504 (too long).",
+    },
 }
 """For a route's description."""
+
+
+def whole_or_stream(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route that can stream, for its description."""
+    stream = {"schema": {"type": "string", "description": "Server-sent events, see `stream`."}}
+    success = {"model": answer, "content": {"text/event-stream": stream}}
+    return {200: success, **ERRORS}
