@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from pagemill.server.schemas.chat import ChatRequest
 from pagemill.server.schemas.completions import CompletionRequest
@@ -17,7 +18,7 @@ from pagemill.server.schemas.embeddings import EmbeddingRequest
 from pagemill.server.schemas.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.unit.server.http_helpers import MODEL, Served, error_of, parsed_events, served
 
-ROUTES = {
+ROUTES: dict[str, type[BaseModel]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
     "/v1/embeddings": EmbeddingRequest,

@@ -76,7 +76,7 @@ class CompletionWriter:
 
 
 class _PromptPart:
-    """What the answers to one prompt begin with, if it is echoed: its text, its log-probabilities."""
+    """What all answers to one prompt begin with, if it is echoed: text and log-probabilities."""
 
     def __init__(
         self, body: CompletionRequest, token_ids: Sequence[int], text: str, texts: TokenTexts
