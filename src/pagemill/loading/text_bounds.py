@@ -9,6 +9,7 @@ not know. Where one can, there is no bound, and nothing is said.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,34 +23,41 @@ three times as long as its decomposition (the Kelvin sign), and that up to three
 its composition (U+0390)."""
 
 
+NEVER_IN_UTF8: Final = bytes([0xC0, 0xC1, *range(0xF5, 0x100)])
+
+
 @dataclass(frozen=True, slots=True)
 class TextBound:
     """The bound of one tokenizer."""
 
     bytes_per_token: int
-    counts_spaces: bool
+    counts_spaces: bool = True
     """Whether every space is part of a token; some special tokens swallow those beside them."""
+    not_counted: bytes = NEVER_IN_UTF8
+    """Bytes that the vocabulary has no token for, so that a text loses them."""
 
     def min_tokens(self, text: str) -> int:
         """Encoding ``text`` gives at least this many tokens."""
         counted = text if self.counts_spaces else "".join(text.split())
-        num_bytes = len(counted.encode("utf-8", "surrogatepass"))
-        return -(-num_bytes // self.bytes_per_token)
+        raw = counted.encode("utf-8", "surrogatepass").translate(None, self.not_counted)
+        return -(-len(raw) // self.bytes_per_token)
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer) -> TextBound | None:
         """None: the tokenizer has none that is known here."""
-        shrinks = _normalizer_shrinks(_spec(tokenizer.normalizer))
-        if shrinks is None or not _keeps_all(_spec(tokenizer.pre_tokenizer)):
-            return None
+        normalizer, pre_tokenizer = _spec(tokenizer.normalizer), _spec(tokenizer.pre_tokenizer)
+        shrinks = _normalizer_shrinks(normalizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        if not _knows_every_byte(tokenizer, vocabulary):
+        unknown = _unknown_bytes(tokenizer.model, [normalizer, pre_tokenizer], vocabulary)
+        if shrinks is None or unknown is None or not _keeps_all(pre_tokenizer):
             return None
+        if normalizer is not None and set(unknown) - set(NEVER_IN_UTF8):
+            return None  # it might turn what is counted into what is lost
         added = tokenizer.get_added_tokens_decoder().values()
-        longest = max(len(token.encode()) for token in vocabulary)
         return cls(
-            bytes_per_token=longest * shrinks,
+            bytes_per_token=shrinks * max(len(token.encode()) for token in vocabulary),
             counts_spaces=not any(token.lstrip or token.rstrip for token in added),
+            not_counted=unknown,
         )
 
 
@@ -88,12 +96,19 @@ def _keeps_all(spec: dict[str, Any] | None) -> bool:
     return False
 
 
-def _knows_every_byte(tokenizer: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> bool:
-    """Whether there is no text that would become one token for what is unknown."""
-    if not isinstance(tokenizer.model, tokenizers.models.BPE):
-        return False
-    if tokenizer.model.byte_fallback:
-        return all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
-    steps = [_spec(tokenizer.normalizer), _spec(tokenizer.pre_tokenizer)]
-    is_byte_level = any('"ByteLevel"' in json.dumps(step) for step in steps)
-    return is_byte_level and all(char in vocabulary for char in BYTE_LEVEL_ALPHABET)
+def _unknown_bytes(
+    model: Any, steps: Sequence[dict[str, Any] | None], vocabulary: Mapping[str, int]
+) -> bytes | None:
+    """Those without a token of their own; None: text can be unknown in other ways.
+
+    What is unknown is lost, or run together into one token however long it is.
+    """
+    if not isinstance(model, tokenizers.models.BPE):
+        return None
+    if model.byte_fallback:
+        spelled = {byte: f"<0x{byte:02X}>" for byte in range(256)}
+    elif '"ByteLevel"' in json.dumps(steps):
+        spelled = {byte: char for char, byte in BYTE_LEVEL_ALPHABET.items()}
+    else:
+        return None
+    return bytes(sorted(byte for byte, token in spelled.items() if token not in vocabulary))

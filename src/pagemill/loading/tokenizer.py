@@ -18,7 +18,7 @@ from pagemill.loading.byte_decoding import ByteDecoder
 from pagemill.loading.chat_messages import check_messages
 from pagemill.loading.chat_template import ChatTemplate
 from pagemill.loading.gguf_tokenizer import build_from_gguf
-from pagemill.loading.special_token_guard import SpecialTokenGuard
+from pagemill.loading.special_token_guard import SpecialTokenGuard, encoded
 from pagemill.loading.text_bounds import TextBound
 from pagemill.loading.tokenizer_directory import read_directory
 from pagemill.loading.tokenizer_parts import TokenizerParts
@@ -101,7 +101,7 @@ class FileTokenizer:
         _check_text("prompt", text)
         self._check_length(text, max_tokens)
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            ids: list[int] = encoded(self._tokenizer, text, add_special_tokens).ids
         except Exception as error:  # the library raises plain Exception, for an unknown word say
             raise RequestError(f"the tokenizer cannot encode this text: {error}") from error
         if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_token_id]:

@@ -42,7 +42,7 @@ def test_a_text_never_becomes_fewer_tokens(text: str) -> None:
 
 def test_the_bound_is_that_of_the_longest_token() -> None:
     bound = bound_of(FileTokenizer.from_gguf(byte_level_metadata(control=("<|e|>",))))
-    assert bound == TextBound(bytes_per_token=5, counts_spaces=True)
+    assert bound == TextBound(bytes_per_token=5, counts_spaces=True, not_counted=b"")
     assert [bound.min_tokens("a" * n) for n in (0, 1, 5, 6)] == [0, 1, 1, 2]
     assert bound.min_tokens("é" * 5) == 2
 
@@ -63,6 +63,19 @@ def byte_level(**parts: Any) -> tokenizers.Tokenizer:
     for name, part in parts.items():
         setattr(tokenizer, name, part)
     return tokenizer
+
+
+def test_bytes_that_a_vocabulary_lacks_are_not_counted() -> None:
+    vocabulary = {c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet()) if c != "a"}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bound = TextBound.of(tokenizer)
+    assert bound is not None
+    assert bound.not_counted == b"a"
+    assert bound.min_tokens("aaabbb") <= len(tokenizer.encode("aaabbb").ids) == 3
+    assert bound.min_tokens("a" * 1000) == 0
+    tokenizer.normalizer = normalizers.NFC()
+    assert TextBound.of(tokenizer) is None
 
 
 def test_spaces_that_a_special_token_swallows_are_not_counted() -> None:
