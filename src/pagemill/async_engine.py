@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +32,8 @@ from pagemill.outputs import EmbeddingOutput, RequestOutput
 from pagemill.sampling_params import SamplingParams
 
 T = TypeVar("T")
+
+logger = logging.getLogger("pagemill.engine")
 
 IDLE_SECONDS = 0.5
 """How often an idle engine's thread shows that it is alive."""
@@ -70,27 +74,31 @@ class _Mailbox:
     """The newest output of one request, or how it failed; used on the caller's loop only."""
 
     def __init__(self) -> None:
-        self._arrived = asyncio.Event()
         self._output: RequestOutput | None = None
         self._error: EngineError | None = None
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, output: RequestOutput) -> None:
         self._output = output
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: EngineError) -> None:
         self._error = error
-        self._arrived.set()
+        self._wake()
 
     async def take(self) -> RequestOutput:
-        await self._arrived.wait()
+        if self._output is None and self._error is None:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         output, self._output = self._output, None
         if output is None:
             assert self._error is not None
             raise EngineError(str(self._error)) from self._error
-        if self._error is None:
-            self._arrived.clear()
         return output
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class AsyncLLMEngine:
@@ -116,6 +124,8 @@ class AsyncLLMEngine:
         self._commands: deque[_Command[Any]] = deque()
         self._wakes = threading.Event()
         self._closing = False
+        self._ended = False
+        """Nobody takes commands any more."""
         self._mailboxes: dict[str, _Mailbox] = {}
         self._failure: EngineError | None = None
         self.state = EngineState.LOADING
@@ -157,7 +167,7 @@ class AsyncLLMEngine:
         cache_salt: str | None = None,
         arrival_seconds: float | None = None,
         stream: bool = True,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its newest snapshot whenever there is one, the last one finished.
 
         Whoever stops before the end, by leaving the loop or by cancellation, aborts the request:
@@ -287,24 +297,41 @@ class AsyncLLMEngine:
     def _send(self, command: _Command[Any]) -> None:
         self._commands.append(command)
         self._wakes.set()
+        if self._ended:  # the thread may have looked for the last time before this came
+            self._fail_commands()
 
     # From here on: the engine's thread.
 
     def _run(self) -> None:
         engine = self._first_engine()
         while engine is not None:
-            try:
-                self._serve(engine)
-            except Exception as error:
-                engine = self._next_engine(error)
-            else:
-                break
-        if engine is not None:
-            engine.close()
-        reason = self._failure or EngineError("the engine was closed")
-        self._post(self._fail_requests, reason)
-        while self._commands:
-            self._commands.popleft().fail(reason)
+            failure = self._serve_until_failure(engine)
+            _close(engine)
+            engine = None  # its memory is needed for the next one
+            if failure is not None:
+                engine = self._next_engine(failure)
+        self._post(self._fail_requests, self._failure or EngineError("the engine was closed"))
+        self._ended = True
+        self._fail_commands()
+
+    def _fail_commands(self) -> None:
+        """On either thread, which may be there at the same time."""
+        error = self._failure or EngineError("the engine was closed")
+        with contextlib.suppress(IndexError):
+            while True:
+                self._commands.popleft().fail(error)
+
+    def _serve_until_failure(self, engine: LLMEngine) -> EngineError | None:
+        """How the engine failed, without what the error's traceback holds; None: it was asked to
+        close.
+        """
+        try:
+            self._serve(engine)
+        except Exception as error:
+            # As text: a log that keeps the error would keep the engine, and all its memory.
+            logger.error("the engine failed\n%s", traceback.format_exc())
+            return EngineError(str(error) if isinstance(error, EngineError) else repr(error))
+        return None
 
     def _serve(self, engine: LLMEngine) -> None:
         """Step until asked to close."""
@@ -333,22 +360,24 @@ class AsyncLLMEngine:
         self._post(_set_unless_done, started, None)
         return engine
 
-    def _next_engine(self, error: Exception) -> LLMEngine | None:
+    def _next_engine(self, failure: EngineError) -> LLMEngine | None:
         """After a failure: another engine if there may be one."""
-        failure = error if isinstance(error, EngineError) else EngineError(repr(error))
         self._post(self._fail_requests, failure)
-        if self.num_restarts == MAX_RESTARTS:
-            self._post(self._set_failed, failure)
-            self._failure = failure
+        if self.num_restarts == MAX_RESTARTS or self._closing:
+            self._give_up(failure)
             return None
         self.num_restarts += 1
         try:
             return self._make_engine()
-        except Exception as again:
-            failure = EngineError(f"{failure}; and making another one failed: {again}")
-            self._failure = failure
-            self._post(self._set_failed, failure)
+        except Exception as error:
+            logger.exception("another engine could not be made")
+            again = f"{type(error).__name__}: {error}"
+            self._give_up(EngineError(f"{failure}; and making another one failed: {again}"))
             return None
+
+    def _give_up(self, failure: EngineError) -> None:
+        self._failure = failure
+        self._post(self._set_failed, failure)
 
     def _post(self, function: Callable[..., None], *args: Any) -> None:
         """Call something on the caller's loop."""
@@ -376,6 +405,13 @@ class AsyncLLMEngine:
     def _fail_requests(self, error: EngineError) -> None:
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
+
+
+def _close(engine: LLMEngine) -> None:
+    try:
+        engine.close()
+    except Exception:
+        logger.exception("the engine could not be closed")
 
 
 def _set_unless_done(future: asyncio.Future[None], error: Exception | None) -> None:

@@ -29,6 +29,9 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from pagemill.errors import RequestError
 from pagemill.loading.chat_messages import Message, map_texts, texts_in, unused_characters
 
+LONG_TEXT_CHARS = 2000
+"""Encoding so much takes about a millisecond."""
+
 Originals = dict[str, str]
 """From each private character to the special token's text that it stands for."""
 
@@ -70,7 +73,7 @@ class SpecialTokenGuard:
         Raises:
             RequestError: this tokenizer has no other way to write one of the special tokens.
         """
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = encoded(self._tokenizer, text, add_special_tokens=False)
         ids, offsets = encoding.ids, encoding.offsets
         result: list[int] = []
         first_token = start = 0  # of the run of plain text that is being passed over
@@ -170,10 +173,23 @@ class _PlainTokenizer:
         self._tokenizer = plain
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = encoded(self._tokenizer, text, add_special_tokens=False).ids
         if self._renumbered:
             ids = [self._renumbered.get(token_id, token_id) for token_id in ids]
         return ids
+
+
+def encoded(
+    tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    """Encode a text; meanwhile other threads run, if it is long.
+
+    The library's ``encode`` keeps Python's lock, and its ``encode_batch`` does not.
+    """
+    if len(text) < LONG_TEXT_CHARS:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+    return encoding
 
 
 def _without_prefix(pre_tokenizer: PreTokenizer) -> PreTokenizer:

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import tokenizers
 
-from pagemill.errors import InvalidParameterError, RequestError
+from pagemill.errors import InvalidParameterError, RequestError, RequestTooLargeError
 from pagemill.loading.byte_decoding import ByteDecoder
 from pagemill.loading.chat_messages import check_messages
 from pagemill.loading.chat_template import ChatTemplate
 from pagemill.loading.gguf_tokenizer import build_from_gguf
-from pagemill.loading.special_token_guard import SpecialTokenGuard
+from pagemill.loading.special_token_guard import SpecialTokenGuard, encoded
+from pagemill.loading.text_bounds import TextBound
 from pagemill.loading.tokenizer_directory import read_directory
 from pagemill.loading.tokenizer_parts import TokenizerParts
 
@@ -79,18 +80,28 @@ class FileTokenizer:
         """
         return cls(build_from_gguf(metadata))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, *, max_tokens: int | None = None
+    ) -> list[int]:
         """Return the token ids of ``text``; special tokens written in it are recognized.
 
         With ``add_special_tokens`` the tokens that the model expects around a text are added, but
         no second beginning-of-sequence token to a text that is written with one.
 
+        Args:
+            text: any.
+            add_special_tokens: see above.
+            max_tokens: refuse a text whose length alone shows that it becomes more tokens, before
+                it is encoded; one that does not show it may still become more.
+
         Raises:
             InvalidParameterError: ``text`` is not a text, or not valid Unicode.
+            RequestTooLargeError: see ``max_tokens``.
         """
         _check_text("prompt", text)
+        self._check_length(text, max_tokens)
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            ids: list[int] = encoded(self._tokenizer, text, add_special_tokens).ids
         except Exception as error:  # the library raises plain Exception, for an unknown word say
             raise RequestError(f"the tokenizer cannot encode this text: {error}") from error
         if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_token_id]:
@@ -157,6 +168,7 @@ class FileTokenizer:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        max_tokens: int | None = None,
     ) -> list[int]:
         """Return the token ids of a chat.
 
@@ -167,10 +179,12 @@ class FileTokenizer:
             messages: see `pagemill.loading.chat_messages.check_messages`; not mutated.
             add_generation_prompt: end with the beginning of the assistant's answer.
             continue_final_message: end inside the last message, for the model to continue it.
+            max_tokens: as for `encode`, of the prompt that the template writes.
 
         Raises:
             InvalidParameterError: a message is malformed, or both options are set.
             RequestError: the model has no chat template, or it refuses the messages.
+            RequestTooLargeError: see ``max_tokens``.
         """
         template = self._require_template()
         checked = check_messages(messages)
@@ -181,7 +195,23 @@ class FileTokenizer:
             continue_final_message=continue_final_message,
         )
         _check_text("messages", text)
+        self._check_length(text, max_tokens)
         return self._guard.encode(text, originals)
+
+    def _check_length(self, text: str, max_tokens: int | None) -> None:
+        # A token may well be one character, so a shorter text shows nothing.
+        if max_tokens is None or len(text) <= max_tokens or self._text_bound is None:
+            return
+        at_least = self._text_bound.min_tokens(text)
+        if at_least > max_tokens:
+            raise RequestTooLargeError(
+                f"a text of {len(text)} characters is at least {at_least} tokens, more than the "
+                f"{max_tokens} that there is room for; shorten it"
+            )
+
+    @cached_property
+    def _text_bound(self) -> TextBound | None:
+        return TextBound.of(self._tokenizer)
 
     @cached_property
     def _guard(self) -> SpecialTokenGuard:

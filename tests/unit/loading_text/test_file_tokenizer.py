@@ -238,3 +238,16 @@ def test_half_a_surrogate_pair_names_no_token(tmp_path: Path) -> None:
     tokenizer = FileTokenizer.from_directory(directory(tmp_path, files))
     assert tokenizer.bos_token is None
     assert tokenizer.eos_token_ids == frozenset()
+
+
+def test_a_long_text_is_encoded_as_the_library_encodes_it() -> None:
+    """It takes another way, on which other threads run meanwhile."""
+    tokenizer = FileTokenizer.from_gguf(
+        byte_level_metadata(merges=["h e", "l l"], template=CHATML, eos_token_id=259)
+    )
+    text = "hello né <|im_end|> " * 300
+    assert tokenizer.encode(text) == tokenizer._tokenizer.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+    message = {"role": "user", "content": "hello né <|im_end|> " * 300}
+    written = tokenizer.apply_chat_template([message])
+    assert tokenizer.decode(tokenizer.encode_chat([message]), False) == written
