@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -47,8 +46,6 @@ class Assembly:
     model_config: ModelConfig
     tokenizer: FileTokenizer | None
     pool: PoolSize
-    new_engine: Callable[[], LLMEngine]
-    """Makes an engine like the first, with the same weights and pool; one at a time may be used."""
 
 
 def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assembly:
@@ -94,8 +91,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
             num_threads=num_threads,
             cpus=cpus,
         )
-    new_engine = partial(
-        LLMEngine,
+    engine = LLMEngine(
         config,
         runner,
         loaded.tokenizer,
@@ -106,7 +102,7 @@ def build_engine(config: EngineConfig, *, progress: bool | None = None) -> Assem
         fingerprint=_fingerprint(config, model_config, ModelFingerprint(loaded.source_path)),
         eos_token_ids=_eos_token_ids(loaded),
     )
-    return Assembly(new_engine(), model_config, loaded.tokenizer, pool, new_engine)
+    return Assembly(engine, model_config, loaded.tokenizer, pool)
 
 
 def _fingerprint(

@@ -106,18 +106,10 @@ class AsyncLLMEngine:
 
     Args:
         make_engine: makes the engine, on its thread; called again once if the engine fails.
-        on_step: called on the caller's loop after each step, with the outputs of the step and the
-            engine's counters (`MetricsCollector.counters`).
     """
 
-    def __init__(
-        self,
-        make_engine: Callable[[], LLMEngine],
-        *,
-        on_step: Callable[[list[RequestOutput], dict[str, Any]], None] | None = None,
-    ) -> None:
+    def __init__(self, make_engine: Callable[[], LLMEngine]) -> None:
         self._make_engine = make_engine
-        self._on_step = on_step
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._started: asyncio.Future[None] | None = None
@@ -340,8 +332,7 @@ class AsyncLLMEngine:
                 self._commands.popleft().run(engine)
             self.last_advance_seconds = time.monotonic()
             if engine.has_unfinished_requests():
-                outputs = engine.step()
-                self._post(self._deliver, outputs, engine.metrics.counters())
+                self._post(self._deliver, engine.step())
             else:
                 self._wakes.wait(IDLE_SECONDS)
                 self._wakes.clear()
@@ -362,22 +353,26 @@ class AsyncLLMEngine:
 
     def _next_engine(self, failure: EngineError) -> LLMEngine | None:
         """After a failure: another engine if there may be one."""
-        self._post(self._fail_requests, failure)
         if self.num_restarts == MAX_RESTARTS or self._closing:
             self._give_up(failure)
             return None
         self.num_restarts += 1
+        self._post(self._set_loading)
+        self._post(self._fail_requests, failure)
         try:
-            return self._make_engine()
+            engine = self._make_engine()
         except Exception as error:
             logger.exception("another engine could not be made")
             again = f"{type(error).__name__}: {error}"
             self._give_up(EngineError(f"{failure}; and making another one failed: {again}"))
             return None
+        self._post(self._set_ready)
+        return engine
 
     def _give_up(self, failure: EngineError) -> None:
         self._failure = failure
         self._post(self._set_failed, failure)
+        self._post(self._fail_requests, failure)
 
     def _post(self, function: Callable[..., None], *args: Any) -> None:
         """Call something on the caller's loop."""
@@ -387,6 +382,9 @@ class AsyncLLMEngine:
 
     # On the caller's loop again.
 
+    def _set_loading(self) -> None:
+        self.state = EngineState.LOADING
+
     def _set_ready(self) -> None:
         self.state = EngineState.READY
 
@@ -394,13 +392,11 @@ class AsyncLLMEngine:
         self._failure = failure
         self.state = EngineState.FAILED
 
-    def _deliver(self, outputs: list[RequestOutput], counters: dict[str, Any]) -> None:
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
             mailbox = self._mailboxes.get(output.request_id)
             if mailbox is not None:
                 mailbox.put(output)
-        if self._on_step is not None:
-            self._on_step(outputs, counters)
 
     def _fail_requests(self, error: EngineError) -> None:
         for mailbox in self._mailboxes.values():

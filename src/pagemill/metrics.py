@@ -158,7 +158,7 @@ class MetricsCollector:
         return self.num_generation_tokens / self._busy_seconds if self._busy_seconds else 0.0
 
     def counters(self) -> dict[str, Any]:
-        """What `stats` says in plain numbers; cheap enough for every step."""
+        """What `stats` says in plain numbers; cheap, and may be asked for on any thread."""
         kv, scheduler = self._kv, self._scheduler
         return {
             "num_requests_running": len(scheduler.running),

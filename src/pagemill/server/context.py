@@ -31,11 +31,7 @@ class LoadedEngine(Protocol):
 
     @property
     def engine(self) -> LLMEngine:
-        """The first engine."""
-
-    @property
-    def new_engine(self) -> Callable[[], LLMEngine]:
-        """Makes another one on the same weights."""
+        """Not started."""
 
     @property
     def tokenizer(self) -> FileTokenizer | None:
@@ -211,11 +207,7 @@ class ServerContext:
         )
 
     def _make_engine(self) -> LLMEngine:
-        """On the engine's thread."""
-        if self._loaded is None:
-            self._loaded = self._load()
-            engine = self._loaded.engine
-        else:
-            engine = self._loaded.new_engine()
-        self.metrics.follow(engine)
-        return engine
+        """On the engine's thread; once more after a failure, when the engine before is closed."""
+        self._loaded = self._load()
+        self.metrics.follow(self._loaded.engine)
+        return self._loaded.engine

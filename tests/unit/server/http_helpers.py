@@ -70,7 +70,7 @@ def new_context(
     **engine_options: Any,
 ) -> ServerContext:
     def load() -> Loaded:
-        return Loaded(make, make(), tokenizer)
+        return Loaded(make(), tokenizer)
 
     def make() -> LLMEngine:
         return new_engine(script, **engine_options)

@@ -30,7 +30,6 @@ PROMPT = [1, 2, 3, 4]
 class Loaded:
     """What a server takes for a loaded model."""
 
-    new_engine: Callable[[], LLMEngine]
     engine: LLMEngine
     tokenizer: FileTokenizer | None
 
@@ -51,7 +50,7 @@ def new_engine(step_seconds: float = 0.0, **options: Any) -> LLMEngine:
 
 def loaded(make: Callable[[], LLMEngine] = new_engine) -> Loaded:
     engine = make()
-    return Loaded(make, engine, cast(FileTokenizer, engine.tokenizer))
+    return Loaded(engine, cast(FileTokenizer, engine.tokenizer))
 
 
 def new_context(
