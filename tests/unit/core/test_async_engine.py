@@ -267,6 +267,7 @@ def test_a_failure_fails_what_runs_and_the_next_engine_takes_over() -> None:
                 with pytest.raises(EngineError, match="out of memory"):
                     await task
             assert engine.num_unfinished_requests == 0
+            await until(lambda: engine.state is EngineState.READY)
             outputs = await collected(engine, "later")
             assert tokens(outputs[-1]) == tokens(alone(prompt_of(20), PARAMS))
             assert engine.state is EngineState.READY
@@ -307,6 +308,7 @@ def test_a_second_failure_is_the_end() -> None:
     async def run() -> None:
         async with running(breakable.make) as engine:
             for _ in range(2):
+                await until(lambda: engine.state is EngineState.READY)
                 breakable.breaks = True
                 with pytest.raises(EngineError, match="out of memory"):
                     await collected(engine)
