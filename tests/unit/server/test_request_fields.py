@@ -6,6 +6,7 @@ that a newer package adds is refused like any unknown one, until somebody decide
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -360,3 +361,10 @@ def test_a_malformed_prompt_is_refused_by_name(prompt: Any) -> None:
                 assert (error["param"] or "").partition("[")[0] == name, error
 
     run(test())
+
+
+@pytest.mark.parametrize("path", PUBLISHED)
+def test_the_document_says_what_becomes_of_each_field(path: str) -> None:
+    document = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    known = {*HONOURED_IN[path], *REFUSED_IN[path], *(EXTRAS if path != EMBEDDINGS else ())}
+    assert {name for name in known if f"`{name}`" not in document} == set()
