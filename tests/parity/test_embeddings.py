@@ -148,7 +148,7 @@ def test_the_bits_are_the_same_after_preemption_beside_generation(
     with LLM(
         model,
         max_num_batched_tokens=48,
-        num_kv_blocks=26,
+        num_kv_blocks=20,
         preemption_mode=mode,
         swap_space="64MiB" if mode == "swap" else 0,
         enable_prefix_caching=enable_prefix_caching,

@@ -1,5 +1,4 @@
-"""Whatever the schedule, a request's tokens and log-probabilities, or its embedding, are those of
-the request alone.
+"""Whatever the schedule, a request's tokens and log-probabilities are those of the request alone.
 
 Random arrivals, shared prefixes, aborts, budgets, pools, policies, and which of prefix caching,
 partial hits, swap and recompute are on; the audit runs after every step. The simulated runner's
@@ -44,10 +43,6 @@ EVENTS = (
     "stop",
     "length",
     "abort",
-    "embedding",
-    "embedding of a chunked prompt",
-    "preempted embedding",
-    "aborted embedding",
 )
 BLOCK_SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 
@@ -104,7 +99,7 @@ def arrivals() -> st.SearchStrategy[list[Arrival]]:
         Arrival,
         at_step=st.integers(0, 25),
         prompt=prompts(),
-        params=sampling_params() | sampling_params() | st.none(),
+        params=sampling_params(),
         priority=st.integers(-2, 2),
         abort_after=st.none() | st.integers(0, 30),
         cache_salt=st.sampled_from([None, None, "a"]),
@@ -147,9 +142,8 @@ def check_one_schedule(
     count_events(engine, outputs, refused)
     for i, arrival in enumerate(arrivals):
         if i in refused:
-            needed = len(arrival.prompt)
-            if arrival.params is not None:
-                needed += (arrival.params.max_tokens or 0) - 1
+            assert arrival.params is not None
+            needed = len(arrival.prompt) + (arrival.params.max_tokens or 0) - 1
             assert needed > engine.kv.num_blocks * block_size - block_size
         elif f"{i}" in outputs:
             assert_same(outputs[f"{i}"], arrival)
@@ -234,7 +228,6 @@ def assert_same_embedding(output: RequestOutput) -> None:
     assert (ending.token_ids, ending.text) == ([], "")
     if ending.finish_reason == "abort":
         assert output.embedding is None
-        FIRED["aborted embedding"] += 1
     else:
         expected = embedding_alone(output.prompt_token_ids, tokenizer=ByteTokenizer())
         assert embedding_of(output) == expected
@@ -258,9 +251,3 @@ def count_events(engine: LLMEngine, outputs: dict[str, RequestOutput], refused: 
         FIRED["chunked prompt"] += len(output.prompt_token_ids) > config.max_num_batched_tokens
         FIRED["several samples"] += len(output.outputs) > 1
         FIRED.update(completion.finish_reason for completion in output.outputs)
-        if not output.outputs[0].token_ids:
-            is_chunked = len(output.prompt_token_ids) > config.max_num_batched_tokens
-            is_whole = output.embedding is not None
-            FIRED["embedding"] += is_whole
-            FIRED["embedding of a chunked prompt"] += is_whole and is_chunked
-            FIRED["preempted embedding"] += is_whole and output.metrics.num_preemptions > 0

@@ -105,6 +105,25 @@ def test_a_preempted_prompt_counts_each_row_once(num_swap_slots: int) -> None:
     assert tokens(outputs["urgent"]) == tokens(alone(prompt_of(70, 3), PARAMS))
 
 
+def test_rows_are_counted_once_where_the_second_chunks_are_cut_elsewhere() -> None:
+    engine = simulated_engine(
+        num_kv_blocks=9,
+        max_num_batched_tokens=8,
+        enable_prefix_caching=False,
+        scheduling_policy="priority",
+    )
+    engine.add_request("beside", [1], SamplingParams(max_tokens=6, seed=1))
+    engine.step()
+    engine.add_embedding_request("embedded", prompt_of(90), 5)
+    for _ in range(5):
+        engine.step()  # 7 tokens of the prompt each
+    engine.add_request("urgent", prompt_of(70, 3), PARAMS)
+    outputs = run_to_end(engine)
+    assert outputs["embedded"].metrics.num_preemptions == 1
+    assert engine.stats()["num_computed_tokens"] > 35 + 90 + 70  # all of it was computed again
+    assert embedding_of(outputs["embedded"]) == embedding_alone(prompt_of(90))
+
+
 def test_nothing_of_a_cached_prompt_is_skipped_and_what_is_computed_is_found_by_others() -> None:
     engine = simulated_engine()
     first = embed(engine, prompt_of(40))
