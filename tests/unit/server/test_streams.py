@@ -65,10 +65,11 @@ def test_the_finish_reason_is_null_until_the_last_chunk(path: str) -> None:
 
 def test_a_chat_begins_with_the_role_and_says_it_once() -> None:
     async def test() -> None:
-        async with served("good day") as server:
+        async with served("good day", step_seconds=0.005) as server:
             chunks = await chunks_of(server, CHAT)
             deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
             assert deltas[0] == {"role": "assistant", "content": ""}
+            assert len(deltas) > 3
             assert all("role" not in delta for delta in deltas[1:])
             assert all(delta["content"] for delta in deltas[1:-1])
 
@@ -137,10 +138,13 @@ def test_a_character_is_never_split_and_a_stop_string_never_shown(path: str) -> 
     run(test())
 
 
-def test_log_probabilities_come_with_their_tokens() -> None:
+@pytest.mark.parametrize("max_tokens", [9, 4, 3])  # ended by a token without text, with one, cut
+def test_log_probabilities_come_with_their_tokens(max_tokens: int) -> None:
     async def test() -> None:
         async with served("né!", step_seconds=0.002) as server:
-            fields: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "max_tokens": 9}
+            fields: dict[str, Any] = {
+                "logprobs": True, "top_logprobs": 2, "max_tokens": max_tokens,
+            }  # fmt: skip
             chunks = await chunks_of(server, CHAT, **fields)
             whole = await server.chat(HELLO, **fields)
             streamed = [
@@ -150,8 +154,8 @@ def test_log_probabilities_come_with_their_tokens() -> None:
             ]
             assert streamed == whole["choices"][0]["logprobs"]["content"]
 
-            chunks = await chunks_of(server, TEXT, logprobs=2, echo=True, max_tokens=9)
-            whole = await server.complete("hello", logprobs=2, echo=True, max_tokens=9)
+            chunks = await chunks_of(server, TEXT, logprobs=2, echo=True, max_tokens=max_tokens)
+            whole = await server.complete("hello", logprobs=2, echo=True, max_tokens=max_tokens)
             expected = whole["choices"][0]["logprobs"]
             for name, values in expected.items():
                 shown = [chunk["choices"][0]["logprobs"] for chunk in chunks]
