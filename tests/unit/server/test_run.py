@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -223,7 +224,11 @@ def test_a_second_stop_does_not_wait() -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_leaves_frees_everything_and_is_not_waited_for() -> None:
+def test_a_client_that_leaves_frees_everything_and_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "pagemill.access")
+
     async def main() -> None:
         async with running(slow_engine) as one:
             assert len(await read_lines(one, 900, until_line=3)) == 3
@@ -231,6 +236,8 @@ def test_a_client_that_leaves_frees_everything_and_is_not_waited_for() -> None:
             await until(lambda: one.context.lifecycle.num_in_flight == 0)
             await until(lambda: one.context.metrics.engine.read()["num_requests_running"] == 0)
             assert one.context.metrics.engine.read()["kv_blocks_referenced"] == 0
+            assert caplog.messages[-1].startswith("POST /test/stream 200 ")
+            assert caplog.messages[-1].endswith(" disconnected")
 
     asyncio.run(main())
 
