@@ -107,7 +107,7 @@ def test_a_second_signal_stops_at_once(number: signal.Signals, code: int) -> Non
         asked = time.monotonic()
         server.signal(number)
         assert server.end() == code
-        assert time.monotonic() - asked < 3
+        assert time.monotonic() - asked < 8
         stream.join(20)
         assert stream.events[-1] != "[DONE]"
         assert "Traceback" not in server.said
@@ -126,7 +126,7 @@ def test_a_second_signal_does_not_wait_for_the_step() -> None:
         asked = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.end() == 143
-        assert time.monotonic() - asked < 3
+        assert time.monotonic() - asked < 8
         stream.join(20)
 
 
@@ -151,7 +151,7 @@ def test_a_signal_while_the_model_loads_does_not_wait_for_it() -> None:
         asked = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.end() == 0
-        assert time.monotonic() - asked < 3
+        assert time.monotonic() - asked < 4
 
 
 def outcome(*arguments: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -132,7 +133,7 @@ def test_a_stop_while_the_model_loads_does_not_wait_for_it(
             started = time.monotonic()
             one.server.stop()
             assert await one.ended is True
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 5
             goes_on.set()
 
     asyncio.run(main())
@@ -215,7 +216,7 @@ def test_a_second_stop_does_not_wait() -> None:
             started = time.monotonic()
             one.server.stop()
             assert await one.ended is False
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 5
             stream.cancel()
             with contextlib.suppress(httpx.HTTPError, asyncio.CancelledError):
                 await stream
@@ -223,7 +224,11 @@ def test_a_second_stop_does_not_wait() -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_leaves_frees_everything_and_is_not_waited_for() -> None:
+def test_a_client_that_leaves_frees_everything_and_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "pagemill.access")
+
     async def main() -> None:
         async with running(slow_engine) as one:
             assert len(await read_lines(one, 900, until_line=3)) == 3
@@ -231,6 +236,8 @@ def test_a_client_that_leaves_frees_everything_and_is_not_waited_for() -> None:
             await until(lambda: one.context.lifecycle.num_in_flight == 0)
             await until(lambda: one.context.metrics.engine.read()["num_requests_running"] == 0)
             assert one.context.metrics.engine.read()["kv_blocks_referenced"] == 0
+            assert caplog.messages[-1].startswith("POST /test/stream 200 ")
+            assert caplog.messages[-1].endswith(" disconnected")
 
     asyncio.run(main())
 
@@ -401,7 +408,7 @@ def test_a_head_or_body_that_does_not_come_is_not_waited_for(trickle: bytes) -> 
         async with running(**times) as one:
             for begun in (b"", b"GET /live", POST + b"X: ", POST + b"Content-Length: 999\r\n\r\n"):
                 if begun or not trickle:
-                    assert 0.3 < await closed_after(one, begun, trickle) < 2, begun
+                    assert 0.3 < await closed_after(one, begun, trickle) < 5, begun
 
     asyncio.run(main())
 
@@ -410,7 +417,7 @@ def test_a_body_that_nobody_wants_any_more_does_not_trickle_for_ever() -> None:
     async def main() -> None:
         async with running(header_timeout_seconds=0.4) as one:
             refused = POST.replace(b"localhost", b"evil.example") + b"Content-Length: 9999\r\n\r\n"
-            assert 0.3 < await closed_after(one, refused, b"x") < 2
+            assert 0.3 < await closed_after(one, refused, b"x") < 5
 
     asyncio.run(main())
 
@@ -419,7 +426,7 @@ def test_an_idle_connection_is_closed_after_a_while_but_not_before() -> None:
     async def main() -> None:
         async with running(keep_alive_seconds=1.0, header_timeout_seconds=0.3) as one:
             request = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            assert 0.9 < await closed_after(one, request) < 3
+            assert 0.9 < await closed_after(one, request) < 5
             reader, writer = await one.connect()
             for _ in range(3):
                 writer.write(request)
