@@ -1,4 +1,4 @@
-"""The `curl` examples of docs/server.md do what they say: a real server, the real model."""
+"""The `curl` examples of the documents do what they say: a real server, the real model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.processes import REAL, ServerProcess
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "server.md"
+DOCUMENTS = sorted((Path(__file__).parent.parent.parent / "docs").glob("*.md"))
 EXAMPLE = re.compile(r"^```sh\n(curl .*?)^```\n(?:^```json\n(.*?)^```$)?", re.S | re.M)
 KEY = "sk-0123456789abcdef"
 
@@ -31,7 +31,7 @@ def server(smollm2_path: Path) -> Iterator[str]:
 
 
 def examples() -> list[tuple[str, str]]:
-    return [(code, shown) for code, shown in EXAMPLE.findall(DOCUMENT.read_text())]
+    return [found for document in DOCUMENTS for found in EXAMPLE.findall(document.read_text())]
 
 
 def fits(shown: Any, got: Any) -> bool:
