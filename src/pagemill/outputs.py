@@ -62,6 +62,7 @@ class RequestOutput:
     prompt: str | None
     """As given; None if the prompt was given as token ids."""
     prompt_token_ids: list[int]
+    """One list for all outputs of a request; the engine has its own."""
     prompt_logprobs: list[LogprobsAtPosition | None] | None
     """One entry for each prompt token (None for the first), if asked for."""
     outputs: list[CompletionOutput]

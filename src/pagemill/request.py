@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pagemill.outputs import CompletionOutput, FinishReason, LogprobsAtPosition, RequestOutput
@@ -160,6 +160,16 @@ class RequestTimes:
     num_preemptions: int = 0
     """Over all of the request's sequences."""
 
+    def copy(self) -> RequestTimes:
+        """What is known now. Many times a step, so without `dataclasses.replace`."""
+        return RequestTimes(
+            self.arrival_seconds,
+            self.first_scheduled_seconds,
+            self.first_token_seconds,
+            self.finished_seconds,
+            self.num_preemptions,
+        )
+
     @property
     def queue_seconds(self) -> float | None:
         """From arrival to the first step that computed a token of it."""
@@ -210,11 +220,19 @@ class Request:
     """Their mean, once all are."""
     num_cached_tokens: int | None = None
     """Prompt tokens that were computed already when it was first admitted; None until then."""
+    _shown_prompt: list[int] = field(init=False)
+    """What all its outputs have in common: a list of thousands is not copied for each token."""
+
+    def __post_init__(self) -> None:
+        self._shown_prompt = list(self.prompt_token_ids)
 
     @property
     def is_finished(self) -> bool:
         """Whether all samples have ended."""
-        return all(seq.is_finished for seq in self.sequences)
+        for seq in self.sequences:
+            if seq.status is not SequenceStatus.FINISHED:
+                return False
+        return True
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -226,12 +244,12 @@ class Request:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=list(self.prompt_token_ids),
+            prompt_token_ids=self._shown_prompt,
             prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
             outputs=[_completion(seq) for seq in self.sequences],
             finished=self.is_finished,
             num_cached_tokens=self.num_cached_tokens or 0,
-            metrics=replace(self.times),
+            metrics=self.times.copy(),
             embedding=self.embedding,
         )
 

@@ -14,6 +14,7 @@
     prefix        computed prefixes used again
     swap          swapping against recomputing
     scheduler     what planning a step costs, beside other engines
+    serving       what HTTP costs, and a long prompt those beside it
     numerics      each format of weights, keys and values against float32
 
 Every result carries its environment, and every figure stands beside what it is compared with.

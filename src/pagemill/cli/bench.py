@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from pagemill.cli.option_groups import expand_options
-from pagemill.cli.options import FILE, FLOAT, INT, TEXT, DebugOption, ModelArgument
+from pagemill.cli.options import FILE, FLAG, FLOAT, INT, TEXT, DebugOption, ModelArgument
 from pagemill.cli.parsed import Parsed
 from pagemill.config import DEFAULT_MODEL
 from pagemill.errors import ConfigError
@@ -215,6 +215,34 @@ def overhead(
         model=model or DEFAULT_MODEL,
         num_threads=options.threads,
         repeats=options.repeats,
+        json=options.json,
+        docs=options.docs,
+        from_json=options.from_json,
+    )
+    return Parsed(command, debug)
+
+
+@app.command()
+@expand_options({})
+def serving(
+    options: BenchOptions,
+    model: ModelArgument = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A short run, to see that it works.", metavar=FLAG)
+    ] = False,
+    debug: DebugOption = False,
+) -> Parsed:
+    """Measure what HTTP costs, and what a long prompt costs those beside it.
+
+    A real server and a real client, each a process, beside `LLM.generate` in a third one.
+    """
+    from pagemill.bench.serving.command import ServingCommand
+
+    command = ServingCommand(
+        model=model or DEFAULT_MODEL,
+        num_threads=options.threads,
+        repeats=options.repeats,
+        fast=fast,
         json=options.json,
         docs=options.docs,
         from_json=options.from_json,

@@ -2,7 +2,8 @@
 
 Each sequence has tokens and computed tokens; a step moves computed towards tokens. A decode is a
 sequence whose gap is 1. Decodes come first, a prompt takes what they leave, and new sequences are
-admitted with the rest (the stall-free batching of Sarathi-Serve, Agrawal et al., OSDI 2024).
+admitted with the rest (the stall-free batching of Sarathi-Serve, Agrawal et al., OSDI 2024). A
+prompt that fills more than a step leaves half of the rest to whoever comes behind it.
 
 Memory, by two rules. A sequence is admitted when its whole prompt (after a preemption: all of its
 tokens) fits beside one free block for each running sequence that may still grow, and gets these
@@ -128,6 +129,7 @@ class Scheduler:
         self._make_room_for_decodes(plan)
         self._schedule_prefills(plan)
         self._admit_waiting(plan)
+        self._hand_out_what_is_left(plan)
         plan.moves = self.kv.take_moves()
         return plan
 
@@ -189,8 +191,7 @@ class Scheduler:
             self._schedule_chunk(seq, plan)
 
     def _schedule_chunk(self, seq: Sequence, plan: SchedulerOutput) -> None:
-        budget = self.max_num_batched_tokens - plan.num_tokens
-        num_tokens = min(seq.num_uncomputed_tokens, budget)
+        num_tokens = min(seq.num_uncomputed_tokens, self._share_of(seq, plan))
         is_last = num_tokens == seq.num_uncomputed_tokens
         plan.chunks.append(Chunk(seq, num_tokens, is_last))
         plan.num_tokens += num_tokens
@@ -198,6 +199,29 @@ class Scheduler:
             plan.started.append(seq.request)
         if is_last and seq.request.max_tokens > 0 and not seq.output_token_ids:
             self._fork_samples(seq, plan)
+
+    def _share_of(self, seq: Sequence, plan: SchedulerOutput) -> int:
+        """The most tokens that ``seq`` may compute now.
+
+        What is longer than a whole step leaves half of what there is to those behind it: they wait
+        for a step or two then, and not until it is done, which takes at most twice as long.
+        """
+        left = self.max_num_batched_tokens - plan.num_tokens
+        is_long = seq.num_tokens > self.max_num_batched_tokens
+        somebody_is_behind = self.waiting or self._prefills.last is not seq
+        return -(-left // 2) if is_long and somebody_is_behind else left
+
+    def _hand_out_what_is_left(self, plan: SchedulerOutput) -> None:
+        """Nobody came for what long prompts have left: they compute more, best rank first.
+
+        All but the last token: who ends its prompt in this step is known by now.
+        """
+        for at, (seq, num_tokens, is_last) in enumerate(plan.chunks):
+            left = self.max_num_batched_tokens - plan.num_tokens
+            more = min(seq.num_uncomputed_tokens - 1 - num_tokens, left)
+            if not is_last and more > 0:
+                plan.chunks[at] = Chunk(seq, num_tokens + more, False)
+                plan.num_tokens += more
 
     def _fork_samples(self, first: Sequence, plan: SchedulerOutput) -> None:
         """The prompt is about to be done: let the request's other samples share it, as far as

@@ -85,17 +85,25 @@ class Driver:
             DriverDiedError, OverLimitError: then the process is no more.
         """
         ask = {"op": "run", "mode": mode, "requests": [r.to_json() for r in requests]}
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(ask).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died("takes no requests") from None
-        answer = self._read_answer(f"running {len(requests)} requests", limit_s)
+        answer = self.ask(ask, f"running {len(requests)} requests", limit_s)
         wanted = [request.max_tokens for request in requests]
         if answer.get("output_tokens") != wanted:
             raise self._died(f"answered with {answer.get('output_tokens')} tokens, not {wanted}")
         return Run(answer["ttft_s"], answer["total_s"], sum(wanted))
+
+    def ask(self, message: Mapping[str, Any], doing: str, limit_s: float) -> dict[str, Any]:
+        """Send one line, and read one.
+
+        Raises:
+            DriverDiedError, OverLimitError: then the process is no more.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(dict(message)).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died("takes no requests") from None
+        return self._read_answer(doing, limit_s)
 
     def resident_bytes(self) -> tuple[int, int] | None:
         """Resident memory of the engine, now and at most so far; None without /proc."""
