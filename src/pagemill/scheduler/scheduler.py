@@ -203,25 +203,25 @@ class Scheduler:
     def _share_of(self, seq: Sequence, plan: SchedulerOutput) -> int:
         """The most tokens that ``seq`` may compute now.
 
-        What is longer than a whole step leaves half of what there is to those behind it: they wait
-        for a step or two then, and not until it is done, which takes at most twice as long.
+        Who cannot end its prompt in this step leaves half of what there is to those behind it: they
+        wait for a step or two then, and not until it is done, which takes at most twice as long.
         """
         left = self.max_num_batched_tokens - plan.num_tokens
-        is_long = seq.num_tokens > self.max_num_batched_tokens
+        ends = seq.num_uncomputed_tokens <= left
         somebody_is_behind = self.waiting or self._prefills.last is not seq
-        return -(-left // 2) if is_long and somebody_is_behind else left
+        return -(-left // 2) if somebody_is_behind and not ends else left
 
     def _hand_out_what_is_left(self, plan: SchedulerOutput) -> None:
-        """Nobody came for what long prompts have left: they compute more, best rank first.
+        """Nobody came for what a prompt has left to others: the best-ranked one computes more.
 
-        All but the last token: who ends its prompt in this step is known by now.
+        It does not end with that: it left half of too little for that.
         """
+        left = self.max_num_batched_tokens - plan.num_tokens
         for at, (seq, num_tokens, is_last) in enumerate(plan.chunks):
-            left = self.max_num_batched_tokens - plan.num_tokens
-            more = min(seq.num_uncomputed_tokens - 1 - num_tokens, left)
-            if not is_last and more > 0:
-                plan.chunks[at] = Chunk(seq, num_tokens + more, False)
-                plan.num_tokens += more
+            if left and not is_last:
+                plan.chunks[at] = Chunk(seq, num_tokens + left, False)
+                plan.num_tokens += left
+                return
 
     def _fork_samples(self, first: Sequence, plan: SchedulerOutput) -> None:
         """The prompt is about to be done: let the request's other samples share it, as far as
