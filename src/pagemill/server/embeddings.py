@@ -59,22 +59,26 @@ async def _embedded(
         num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         with context.work(0, caller=caller, num_tokens=num_tokens):
             request_id = new_id("embd")
-            tasks = [
-                asyncio.create_task(
-                    context.engine.embed(
+
+            async def embedded(index: int, token_ids: Sequence[int]) -> EmbeddingOutput:
+                try:
+                    return await context.engine.embed(
                         f"{request_id}-{index}",
-                        prompt.token_ids,
+                        token_ids,
                         priority=caller.priority_for(body.priority),
                         cache_salt=caller.salt_for(body.cache_salt),
                         arrival_seconds=arrival_seconds,
                     )
-                )
+                except RequestError as error:
+                    field = "input" if len(prompts) == 1 else f"input[{index}]"
+                    raise refusal(error, prompt_field=field) from error
+
+            tasks = [
+                asyncio.create_task(embedded(index, prompt.token_ids))
                 for index, prompt in enumerate(prompts)
             ]
             try:
                 return await asyncio.gather(*tasks)
-            except RequestError as error:
-                raise refusal(error, prompt_field="input") from error
             except ModelError as error:
                 message = "the model computed no vector for this input (NaN or infinity)"
                 raise ApiError(500, message, code="damaged_embedding") from error

@@ -114,6 +114,9 @@ class Generation:
         try:
             async for group in merging.groups(len(tasks)):
                 yield group
+        except RequestError as error:
+            field = f"{self._job.prompt_field}[{merging.failed_index}]"
+            raise refusal(error, prompt_field=field) from error
         finally:
             for task in tasks:
                 task.cancel()
@@ -149,6 +152,8 @@ class _Merged:
         self._new: dict[int, RequestOutput] = {}
         self._num_ended = 0
         self._failure: Exception | None = None
+        self.failed_index = 0
+        """Which of them has failed, if one has."""
         self._happened = asyncio.Event()
 
     async def follow(self, index: int, outputs: AsyncGenerator[RequestOutput, None]) -> None:
@@ -159,7 +164,8 @@ class _Merged:
                     self._new[index] = output
                     self._happened.set()
         except Exception as error:
-            self._failure = self._failure or error
+            if self._failure is None:
+                self._failure, self.failed_index = error, index
         self._num_ended += 1
         self._happened.set()
 

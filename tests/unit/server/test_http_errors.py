@@ -132,6 +132,20 @@ def test_one_prompt_that_is_refused_ends_the_others() -> None:
             for stream in (False, True):
                 error = await server.refusal(TEXT, prompt=prompts, max_tokens=30, stream=stream)
                 assert error["code"] == "context_length_exceeded"
+                assert error["param"] == "prompt[1]"
+
+    run(test())
+
+
+def test_one_input_that_is_refused_ends_the_others() -> None:
+    async def test() -> None:
+        async with served(step_seconds=0.01, max_num_batched_tokens=16) as server:
+            inputs = [[65] * 1000, [10**6]]
+            error = await server.refusal(EMBEDDINGS, input=inputs)
+            assert error["param"] == "input[1][0]"
+            loaded = server.context._loaded
+            assert loaded is not None
+            assert loaded.engine.metrics.num_steps < 30  # the first one would have taken 63
 
     run(test())
 
