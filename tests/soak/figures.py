@@ -10,8 +10,13 @@ from dataclasses import dataclass
 import httpx
 
 FIGURE = re.compile(r"^pagemill:(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
-BUSY = ("num_requests_in_flight", "num_open_sequences")
-BUSY += ("num_requests_running", "num_requests_waiting", "kv_blocks_referenced")
+BUSY = (
+    "num_requests_in_flight",
+    "num_open_sequences",
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_blocks_referenced",
+)
 IDLE_SECONDS = 20.0
 """After the last client has left, the server must be idle within this time."""
 
@@ -54,7 +59,6 @@ def held_by(pid: int, url: str) -> Held:
     while True:
         figures = read_metrics(url)
         busy = tuple(f"{name}={figures[name]:g}" for name in BUSY if figures[name])
-        files = len(os.listdir(f"/proc/{pid}/fd"))
         connections = _num_connections(pid)
         if (not busy and not connections) or time.monotonic() > end:
             break
@@ -67,7 +71,7 @@ def held_by(pid: int, url: str) -> Held:
         blocks=int(figures["kv_blocks_free"] + figures["kv_blocks_cached"]),
         tasks=int(figures["asyncio_tasks"]),
         threads=int(status["Threads"]),
-        files=files,
+        files=len(os.listdir(f"/proc/{pid}/fd")),
         memory_bytes=int(status["VmRSS"].split()[0]) * 1024,
         busy=busy,
     )
