@@ -44,7 +44,9 @@ def start(options: argparse.Namespace) -> ServerProcess:
         size = ("--num-kv-blocks", "512", "--max-num-seqs", "128")
         return ServerProcess(*size, module=SIMULATED, STEP_SECONDS="0.005")
     named = ("--served-model-name", MODEL)
-    return ServerProcess(options.model, *named, "--check-invariants", module=REAL)
+    # All of the pool is touched in the first round, so that memory can be compared later.
+    pool = ("--num-kv-blocks", "1024", "--check-invariants")
+    return ServerProcess(options.model, *named, *pool, module=REAL)
 
 
 async def one_round(world: World, num_clients: int, seconds: float) -> None:
