@@ -9,17 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from functools import partial
 from types import ModuleType
 
 from pagemill.cli import main
 from pagemill.config import EngineConfig
-from tests.unit.server.serving import Loaded, loaded, new_engine
+from tests.unit.server.http_helpers import TOKENIZER, new_engine
+from tests.unit.server.serving import Loaded
 
 
 def build_engine(config: EngineConfig, *, progress: bool) -> Loaded:
     time.sleep(float(os.environ.get("LOAD_SECONDS", "0")))
-    return loaded(partial(new_engine, float(os.environ.get("STEP_SECONDS", "0"))))
+    engine = new_engine(
+        step_seconds=float(os.environ.get("STEP_SECONDS", "0")),
+        num_kv_blocks=config.num_kv_blocks or 64,
+        max_num_seqs=config.max_num_seqs,
+    )
+    return Loaded(engine, TOKENIZER)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ From the outside in; `pagemill.server.connection` is outside of all.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -24,11 +26,12 @@ from pagemill.server.doors import Authentication, Gate, HostCheck
 from pagemill.server.errors import install_error_handlers
 from pagemill.server.front_door import FrontDoor
 from pagemill.server.request_body import RequestBody
+from pagemill.server.schemas.chat import ChatChunk
 
 
 def create_app(context: ServerContext) -> FastAPI:
     """The ASGI application of one server; ``context`` is on its ``state.context``."""
-    app = FastAPI(
+    app = _Api(
         title="pagemill",
         version=__version__,
         middleware=_middleware(context),
@@ -41,6 +44,18 @@ def create_app(context: ServerContext) -> FastAPI:
     for part in (operations, models, completions, chat, tokenization, embeddings):
         app.include_router(part.router)
     return app
+
+
+class _Api(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API, with what is only in events of streams."""
+        described = super().openapi()
+        schemas = described["components"]["schemas"]
+        if ChatChunk.__name__ not in schemas:
+            reference = "#/components/schemas/{model}"
+            chunk = ChatChunk.model_json_schema(ref_template=reference, mode="serialization")
+            schemas |= chunk.pop("$defs") | {ChatChunk.__name__: chunk} | schemas
+        return described
 
 
 def _middleware(context: ServerContext) -> list[Middleware]:

@@ -22,7 +22,7 @@ from pagemill.server.prompts import chat_options, encode_chat
 from pagemill.server.requests import arrival_of, caller_of, check_model, context_of, new_id
 from pagemill.server.sampling import check_limits, check_logprobs, sampling_params
 from pagemill.server.schemas.base import whole_or_stream
-from pagemill.server.schemas.chat import ChatAnswer, ChatRequest
+from pagemill.server.schemas.chat import ChatAnswer, ChatChunk, ChatRequest
 from pagemill.server.serving import Prepared, Usage, envelope, serve, wants_usage
 
 ROLE = '"delta": {"role": "assistant", "content": ""}'
@@ -31,7 +31,7 @@ NOTHING = '"delta": {}'
 router = APIRouter(tags=["chat"])
 
 
-@router.post("/v1/chat/completions", responses=whole_or_stream(ChatAnswer))
+@router.post("/v1/chat/completions", responses=whole_or_stream(ChatAnswer, ChatChunk))
 async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, through the model's own chat template.
 

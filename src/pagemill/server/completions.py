@@ -27,7 +27,7 @@ DEFAULT_MAX_TOKENS = 16
 router = APIRouter(tags=["completions"])
 
 
-@router.post("/v1/completions", responses=whole_or_stream(CompletionAnswer))
+@router.post("/v1/completions", responses=whole_or_stream(CompletionAnswer, CompletionAnswer))
 async def create_completion(request: Request, body: CompletionRequest) -> Response:
     """Continue one text, or several.
 

@@ -75,7 +75,14 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes of a request, or of several."""
-        super().data_received(data)
+        # h11 sees that a head is too large only while a part of it is missing.
+        piece = max(self._settings.max_header_bytes // 16, 1)
+        start = 0
+        while self.conn.their_state is h11.IDLE and len(data) - start > piece:
+            super().data_received(data[start : start + piece])
+            start += piece
+        if not self.transport.is_closing():
+            super().data_received(data[start:])
         self._watch_reading()
 
     def on_response_complete(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -192,6 +193,12 @@ class ServerContext:
             "HTTP requests being answered.",
             "gauge",
             lambda: self.lifecycle.num_in_flight,
+        )
+        watch(
+            "asyncio_tasks",
+            "Tasks of the server's loop.",
+            "gauge",
+            lambda: len(asyncio.all_tasks()),
         )
         watch(
             "engine_ready",

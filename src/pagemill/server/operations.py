@@ -5,23 +5,33 @@ from __future__ import annotations
 import time
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from pagemill import __version__
 from pagemill.async_engine import EngineState
 from pagemill.server.context import ServerContext
+from pagemill.server.schemas.base import ERRORS
 
 router = APIRouter(tags=["operations"])
 
+_STATUS = {
+    "type": "object",
+    "properties": {"status": {"type": "string"}},
+    "required": ["status"],
+}
+_IS = {"content": {"application/json": {"schema": _STATUS}}}
+_TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+_NOT_WELL = {"description": "No new requests are taken: `status` says why."} | _IS
 
-@router.get("/live")
+
+@router.get("/live", responses={200: _IS, **ERRORS})
 @router.head("/live", include_in_schema=False)
 async def live() -> JSONResponse:
     """200 while the process answers at all."""
     return JSONResponse({"status": "alive"})
 
 
-@router.get("/health")
+@router.get("/health", responses={200: _IS, **ERRORS, 503: _NOT_WELL})
 @router.head("/health", include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
     """200 while new requests are taken and the engine's loop advances; otherwise 503."""
@@ -29,13 +39,13 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
-@router.get("/version")
+@router.get("/version", responses=ERRORS)
 async def version() -> JSONResponse:
     """The version of pagemill."""
     return JSONResponse({"version": __version__})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse, responses={200: _TEXT, **ERRORS})
 async def metrics(request: Request) -> Response:
     """Everything that is counted, for Prometheus."""
     context: ServerContext = request.app.state.context

@@ -95,8 +95,22 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 """For a route's description."""
 
 
-def whole_or_stream(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route that can stream, for its description."""
-    stream = {"schema": {"type": "string", "description": "Server-sent events, see `stream`."}}
+def whole_or_stream(
+    answer: type[BaseModel], chunk: type[BaseModel]
+) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route that can stream, for its description.
+
+    Args:
+        answer: without ``stream``.
+        chunk: with it, the data of each event; `pagemill.server.app` describes it.
+    """
+    text = (
+        f"Server-sent events, if `stream` is true: each is `data: ` and a {chunk.__name__}, or an "
+        f"ErrorAnswer if it fails on the way. The last one is `data: [DONE]`."
+    )
+    stream = {
+        "schema": {"type": "string", "description": text},
+        "x-event": {"$ref": f"#/components/schemas/{chunk.__name__}"},
+    }
     success = {"model": answer, "content": {"text/event-stream": stream}}
     return {200: success, **ERRORS}

@@ -38,7 +38,7 @@ class ChatRequest(SamplingFields):
         None, ge=1, description="To the end of the context unless given, and at most that."
     )
     max_tokens: int | None = Field(None, ge=1, description="The older name of that.")
-    logprobs: bool | None = None
+    logprobs: bool | None = Field(None, description="Report how likely each token was.")
     top_logprobs: int | None = Field(
         None, ge=0, description="How many of the likeliest tokens to report with each token."
     )

@@ -13,7 +13,7 @@ from pagemill.server.schemas.completions import PROMPTS
 class EmbeddingRequest(RequestBody):
     """Texts to be embedded: the mean of the model's last hidden states over their tokens."""
 
-    model: str
+    model: str = Field(description="The served model's name, as /v1/models lists it.")
     input: Annotated[Any, WithJsonSchema(PROMPTS)] = Field(
         description="A text, texts, token ids, or lists of those."
     )

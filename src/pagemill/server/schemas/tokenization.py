@@ -13,9 +13,11 @@ from pagemill.server.schemas.chat import MESSAGES
 class TokenizeRequest(RequestBody):
     """A text, or a conversation."""
 
-    model: str | None = None
-    prompt: str | None = None
-    messages: Annotated[Any, WithJsonSchema({"anyOf": [MESSAGES, {"type": "null"}]})] = None
+    model: str | None = Field(None, description="The served model's name; it may be left out.")
+    prompt: str | None = Field(None, description="A text; give this or messages.")
+    messages: Annotated[Any, WithJsonSchema({"anyOf": [MESSAGES, {"type": "null"}]})] = Field(
+        None, description="A conversation."
+    )
     add_special_tokens: bool | None = Field(
         None, description="Of a text: with the tokens that the model expects around it; true."
     )
@@ -36,10 +38,10 @@ class TokenizeAnswer(AnswerBody):
 class DetokenizeRequest(RequestBody):
     """Token ids."""
 
-    model: str | None = None
+    model: str | None = Field(None, description="The served model's name; it may be left out.")
     tokens: Annotated[
         Any, WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 0}})
-    ]
+    ] = Field(description="Token ids.")
 
 
 class DetokenizeAnswer(AnswerBody):
