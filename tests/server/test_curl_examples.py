@@ -1,4 +1,4 @@
-"""The `curl` examples of the documents do what they say: a real server, the real model."""
+"""The examples of the documents do what they say: a real server, the real model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from tests.server.processes import REAL, ServerProcess
 
 DOCUMENTS = sorted((Path(__file__).parent.parent.parent / "docs").glob("*.md"))
 EXAMPLE = re.compile(r"^```sh\n(curl .*?)^```\n(?:^```json\n(.*?)^```$)?", re.S | re.M)
+PYTHON = re.compile(r"^```python\n(.*?)^```\n", re.S | re.M)
 KEY = "sk-0123456789abcdef"
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +48,11 @@ def fits(shown: Any, got: Any) -> bool:
 
 
 def test_there_are_examples() -> None:
-    assert len(examples()) >= 5
+    assert len(examples()) >= 15
     assert any(shown for _, shown in examples())
 
 
+@needs_curl
 @pytest.mark.parametrize(("code", "shown"), examples(), ids=lambda text: text.split("\n")[0][:60])
 def test_an_example_gets_the_answer_that_is_below_it(server: str, code: str, shown: str) -> None:
     done = subprocess.run(
@@ -65,3 +68,19 @@ def test_an_example_gets_the_answer_that_is_below_it(server: str, code: str, sho
         assert fits(json.loads(shown), json.loads(done.stdout)), done.stdout
     elif done.stdout.startswith("{"):
         assert "error" not in json.loads(done.stdout), done.stdout
+    elif done.stdout.startswith("data: "):
+        assert done.stdout.endswith("data: [DONE]\n\n"), done.stdout
+        assert '"error"' not in done.stdout
+
+
+def test_the_python_example_prints_an_answer(server: str) -> None:
+    (server_document,) = (path for path in DOCUMENTS if path.name == "server.md")
+    (code,) = PYTHON.findall(server_document.read_text())
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("http://127.0.0.1:8000", server)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from pagemill.kernels import native
+from pagemill.server.schemas.chat import ChatRequest
+from pagemill.server.schemas.completions import CompletionRequest
+from pagemill.server.schemas.embeddings import EmbeddingRequest
+from pagemill.server.schemas.tokenization import TokenizeRequest
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,3 +59,12 @@ def test_the_examples_of_the_guide_print_what_is_below_them(
     for code, printed in examples:
         exec(compile(code, "kv-memory-guide.md", "exec"), names)
         assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    "request_body", [CompletionRequest, ChatRequest, EmbeddingRequest, TokenizeRequest]
+)
+def test_every_field_of_a_request_is_in_the_servers_document(request_body: type) -> None:
+    text = (ROOT / "docs" / "server.md").read_text()
+    fields = request_body.model_fields  # type: ignore[attr-defined]
+    assert not [name for name in fields if f"`{name}`" not in text and f'"{name}":' not in text]
