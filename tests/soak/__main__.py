@@ -106,8 +106,8 @@ def _report(world: World, options: argparse.Namespace) -> None:
     print(f"longest gap in the stream of a well-behaved client: {world.longest_gap:.3f} s")
 
 
-def main() -> int:
-    wrong = soak(parsed(sys.argv[1:]))
+def main(arguments: list[str]) -> int:
+    wrong = soak(parsed(arguments))
     for line in wrong:
         print(f"WRONG: {line}")
     print("soak: " + (f"{len(wrong)} things are wrong" if wrong else "all is well"))
@@ -115,4 +115,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
