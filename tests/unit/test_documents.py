@@ -64,7 +64,7 @@ def test_the_examples_of_the_guide_print_what_is_below_them(
 @pytest.mark.parametrize(
     "request_body", [CompletionRequest, ChatRequest, EmbeddingRequest, TokenizeRequest]
 )
-def test_every_field_of_a_request_is_in_the_servers_document(request_body: type) -> None:
-    text = (ROOT / "docs" / "server.md").read_text()
+def test_every_field_of_a_request_is_in_the_servers_documents(request_body: type) -> None:
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("server.md", "api.md"))
     fields = request_body.model_fields  # type: ignore[attr-defined]
     assert not [name for name in fields if f"`{name}`" not in text and f'"{name}":' not in text]
