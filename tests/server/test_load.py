@@ -132,7 +132,7 @@ def test_hundreds_of_clients_that_misbehave_leave_nothing_behind(
 
 
 GOOD: dict[str, Any] = {"blocks": 64, "tasks": 3, "threads": 9, "files": 7}
-GOOD |= {"memory_bytes": 100 * 2**20, "busy": ()}
+GOOD |= {"memory_bytes": 100 * 2**20, "busy": (), "idle_after_seconds": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,13 @@ GOOD |= {"memory_bytes": 100 * 2**20, "busy": ()}
         ({"threads": 99}, "99 threads"),
         ({"files": 8}, "8 open files"),
         ({"memory_bytes": 120 * 2**20}, "memory grew by 20.0 MiB"),
+        ({"idle_after_seconds": 5.0}, "idle only 5.0 s after"),
         ({"busy": ("num_requests_running=1",)}, "num_requests_running=1 long after"),
     ],
 )
 def test_a_soak_complains_of_all_that_is_left_behind(changed: dict[str, Any], words: str) -> None:
     good = Held(**GOOD)
-    assert complaints(good, good, good, memory_mib=16) == []
-    (complaint,) = complaints(good, good, Held(**GOOD | changed), memory_mib=16)
+    limits = {"memory_mib": 16.0, "idle_seconds": 3.0}
+    assert complaints(good, good, good, **limits) == []
+    (complaint,) = complaints(good, good, Held(**GOOD | changed), **limits)
     assert complaint.startswith(words)

@@ -33,6 +33,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--model", help="a real one; without it, a simulated engine")
     add("--longest-wait", type=float, default=10, help="seconds that nobody may wait beyond")
     add("--memory-mib", type=float, default=16, help="growth of memory after the first round")
+    add("--idle-seconds", type=float, default=3, help="until what was left must be free")
     add("--max-tokens", type=int, default=40, help="longest answer of the well-behaved")
     add("--seed", type=int, default=0)
     return parser.parse_args(arguments)
@@ -76,7 +77,8 @@ def soak(options: argparse.Namespace) -> list[str]:
             print(f"round {number + 1}  {held[-1].line()}", flush=True)
         server.signal(signal.SIGTERM)
         code = server.end()
-        wrong = complaints(fresh, held[0], held[-1], memory_mib=options.memory_mib)
+        limits = {"memory_mib": options.memory_mib, "idle_seconds": options.idle_seconds}
+        wrong = complaints(fresh, held[0], held[-1], **limits)
         wrong += world.faults
         wrong += [line.strip() for line in server.lines if SERVER_ERROR.search(line)][:20]
         if code != 0:

@@ -117,7 +117,7 @@ def _check(world: World, usage: dict[str, Any], tokens: int) -> None:
 async def leaves(world: World) -> None:
     """Ask for much, and go away at any moment, with or without a goodbye."""
     random = world.random
-    path, body = world.ask(max_tokens=200, n=random.choice([1, 1, 2, 4]))
+    path, body = world.ask(max_tokens=800, n=random.choice([1, 1, 2, 4]))
     body["stream"] = random.random() < 0.6
     data = post(path, body)
     async with connected(world.address) as connection:
@@ -142,7 +142,7 @@ async def _read_for(connection: Connection, seconds: float) -> None:
 
 async def times_out(world: World) -> None:
     """Wait for a whole answer for a shorter time than it takes."""
-    path, body = world.ask(max_tokens=300)
+    path, body = world.ask(max_tokens=800)
     async with connected(world.address) as connection:
         await connection.send(post(path, body))
         await _read_for(connection, world.random.uniform(0.05, 1.5))
