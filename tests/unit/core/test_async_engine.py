@@ -307,6 +307,7 @@ def test_a_second_failure_is_the_end() -> None:
     async def run() -> None:
         async with running(breakable.make) as engine:
             for _ in range(2):
+                await until(lambda: engine.state is EngineState.READY)
                 breakable.breaks = True
                 with pytest.raises(EngineError, match="out of memory"):
                     await collected(engine)
