@@ -54,7 +54,7 @@ class Stream(asyncio.BufferedProtocol):
         self.times.append(time.perf_counter())
         received = self._received
         received += _BUFFER[:nbytes]
-        if received.find(DONE, len(received) - nbytes - len(DONE)) >= 0:
+        if received.find(DONE, max(len(received) - nbytes - len(DONE), 0)) >= 0:
             self._transport.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
