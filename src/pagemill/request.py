@@ -229,10 +229,7 @@ class Request:
     @property
     def is_finished(self) -> bool:
         """Whether all samples have ended."""
-        for seq in self.sequences:
-            if seq.status is not SequenceStatus.FINISHED:
-                return False
-        return True
+        return all(seq.status is SequenceStatus.FINISHED for seq in self.sequences)
 
     @property
     def num_prompt_tokens(self) -> int:

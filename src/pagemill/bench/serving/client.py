@@ -8,8 +8,8 @@ Says ``{"ready": true}``, then answers each line of standard input with one of s
     {"total_s": 1.5, "cpu_s": 0.1, "streams": [{"at_s": 0.0, "times_s": [0.02, ...], "events": 9,
                                                 "output_tokens": 8}]}
 
-It has the processor that the server could use, too, so it does little: it notes when bytes come, and
-reads them when all have come. Times are seconds from the line that was read.
+It has the processor that the server could use, too, so it does little: it notes when bytes come,
+and reads them when all have come. Times are seconds from the line that was read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Stream(asyncio.BufferedProtocol):
         self._transport = transport
         transport.write(self._request)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes are to go."""
         return _BUFFER
 
@@ -54,10 +54,10 @@ class Stream(asyncio.BufferedProtocol):
         self.times.append(time.perf_counter())
         received = self._received
         received += _BUFFER[:nbytes]
-        if received.find(DONE, len(received) - nbytes - len(DONE)) >= 0:
+        if received.find(DONE, max(len(received) - nbytes - len(DONE), 0)) >= 0:
             self._transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """It has ended, well or not."""
         self.ended.set_result(None)
 
@@ -82,7 +82,8 @@ def request_bytes(host: str, port: int, body: dict[str, Any]) -> bytes:
     content = json.dumps(asked).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: {host}:{port}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n"
+        f"connection: close\r\n\r\n"
     )
     return head.encode() + content
 
@@ -109,9 +110,14 @@ async def run(host: str, port: int, asked: list[dict[str, Any]]) -> dict[str, An
 def main() -> None:
     """Serve until standard input ends."""
     host, port = sys.argv[1], int(sys.argv[2])
-    print(json.dumps({"ready": True}), flush=True)
+    _say({"ready": True})
     for line in sys.stdin:
-        print(json.dumps(asyncio.run(run(host, port, json.loads(line)["streams"]))), flush=True)
+        _say(asyncio.run(run(host, port, json.loads(line)["streams"])))
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,12 +48,14 @@ class ServingCommand(BenchCommand):
             "kv_cache_memory": self.kv_cache_memory,
         }
         EngineConfig.from_kwargs(**settings)  # refuses what neither process could start with
-        with tempfile.TemporaryDirectory(prefix="pagemill-bench-") as logs:
-            with Processes(settings, Path(logs)) as processes:
-                draw = Draw(scale, int(processes.about["vocab_size"]))
-                runs = self._throughput(processes, draw)
-                waits = self._beside_long(processes, draw)
-                step_tokens = processes.about["step_tokens"]
+        with (
+            tempfile.TemporaryDirectory(prefix="pagemill-bench-") as logs,
+            Processes(settings, Path(logs)) as processes,
+        ):
+            draw = Draw(scale, int(processes.about["vocab_size"]))
+            runs = self._throughput(processes, draw)
+            waits = self._beside_long(processes, draw)
+            step_tokens = processes.about["step_tokens"]
         return {
             "model": self.model,
             "settings": settings,
@@ -138,7 +141,7 @@ def _ttft_s(stream: Mapping[str, Any]) -> float:
 
 def _gaps_s(stream: Mapping[str, Any]) -> list[float]:
     times = stream["times_s"]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)] or [0.0]
+    return [later - earlier for earlier, later in pairwise(times)] or [0.0]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

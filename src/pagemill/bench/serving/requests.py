@@ -78,7 +78,9 @@ class Draw:
             lengths = many_lengths()[: scale.num_streams]
         longest = scale.longest_tokens
         return [
-            self._one(f"{workload}-{tag}-{i}", min(num_in, longest // 2), min(num_out, longest // 2))
+            self._one(
+                f"{workload}-{tag}-{i}", min(num_in, longest // 2), min(num_out, longest // 2)
+            )
             for i, (num_in, num_out) in enumerate(lengths)
         ]
 
