@@ -137,6 +137,14 @@ class ServerContext:
             raise ApiError(503, "the server is shutting down", retry_after=RETRY_SECONDS)
         self.check_ready()
 
+    def check_not_ended(self) -> None:
+        """After the engine failed a request: raises ApiError 503 if that says more.
+
+        That the next engine is being loaded says less: this request was under way, and is lost.
+        """
+        if self.lifecycle.draining or self.engine.state is not EngineState.LOADING:
+            self.check_open()
+
     def check_ready(self) -> None:
         """Raises ApiError 503 unless the engine can take work, as it does also while draining."""
         state = self.engine.state

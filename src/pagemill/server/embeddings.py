@@ -83,7 +83,7 @@ async def _embedded(
                 message = "the model computed no vector for this input (NaN or infinity)"
                 raise ApiError(500, message, code="damaged_embedding") from error
             except EngineError:
-                context.check_open()  # says it better if the server is stopping
+                context.check_not_ended()
                 raise
             finally:
                 for task in tasks:

@@ -141,7 +141,7 @@ class Generation:
         except RequestError as error:
             raise refusal(error, prompt_field=self._job.prompt_field) from error
         except EngineError:
-            self._context.check_open()  # says it better if the server is stopping
+            self._context.check_not_ended()
             raise
 
 

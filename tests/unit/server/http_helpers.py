@@ -12,6 +12,7 @@ from typing import Any, cast
 import httpx
 from fastapi import FastAPI
 
+from pagemill.async_engine import EngineState
 from pagemill.batch import Batch, SampledToken, StepResult, TokenLogprobs
 from pagemill.engine import LLMEngine
 from pagemill.loading.tokenizer import FileTokenizer
@@ -86,6 +87,12 @@ class Served:
         self.app = app
         self.client = client
 
+    async def loaded(self) -> None:
+        """Return when the engine, or its successor, has been made."""
+        async with asyncio.timeout(20):
+            while self.context.engine.state is EngineState.LOADING:
+                await asyncio.sleep(0.001)
+
     async def post(self, path: str, **fields: Any) -> httpx.Response:
         return await self.post_text(path, json.dumps({"model": MODEL, **fields}))
 
@@ -126,7 +133,9 @@ async def served(script: str | bytes | None = None, **options: Any) -> AsyncIter
     await context.engine.start()
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            yield Served(context, app, client)
+            one = Served(context, app, client)
+            yield one
+        await one.loaded()
         await asyncio.wait_for(context.engine.call(assert_idle), 20)
         assert context.num_open_sequences == 0
         assert context.lifecycle.num_in_flight == 0

@@ -190,7 +190,8 @@ def test_an_engine_that_fails_is_our_fault_and_shows_nothing_of_the_inside(path:
             error = error_of(response)
             assert error["type"] == "server_error"
             assert "secret" not in response.text
-            # Another one has taken its place.
+            # Another one takes its place.
+            await server.loaded()
             assert (await server.post(path, **NEEDED[path])).status_code == 200
 
     run(test())
