@@ -62,8 +62,8 @@ class _Command(Generic[T]):
             return
         try:
             self.result.set_result(self._function(engine))
-        except Exception as error:
-            self.result.set_exception(error)
+        except BaseException as error:  # nothing may end the thread
+            self.result.set_exception(_ordinary(error))
 
     def fail(self, error: EngineError) -> None:
         if self.result.set_running_or_notify_cancel():
@@ -74,6 +74,8 @@ class _Mailbox:
     """The newest output of one request, or how it failed; used on the caller's loop only."""
 
     def __init__(self) -> None:
+        self.is_closed = False
+        """Nobody will take anything any more."""
         self._output: RequestOutput | None = None
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -118,7 +120,9 @@ class AsyncLLMEngine:
         self._closing = False
         self._ended = False
         """Nobody takes commands any more."""
+        self._names: set[str] = set()
         self._mailboxes: dict[str, _Mailbox] = {}
+        """Of requests that the engine has."""
         self._failure: EngineError | None = None
         self.state = EngineState.LOADING
         self.num_restarts = 0
@@ -128,7 +132,7 @@ class AsyncLLMEngine:
     @property
     def num_unfinished_requests(self) -> int:
         """Requests that `generate` and `embed` are following."""
-        return len(self._mailboxes)
+        return len(self._names)
 
     @property
     def failure(self) -> EngineError | None:
@@ -244,22 +248,39 @@ class AsyncLLMEngine:
         Whoever stops before, aborts it.
         """
         self._check_ready()
-        if request_id in self._mailboxes:
+        if request_id in self._names:
             raise ValueError(f"request_id {request_id!r} is in use")
-        mailbox = self._mailboxes[request_id] = _Mailbox()
+        mailbox = _Mailbox()
         finished = False
+
+        def add_and_open(engine: LLMEngine) -> None:
+            add(engine)
+            # Behind what there is still to deliver of a request that had this name before.
+            self._post(self._open, request_id, mailbox)
+
+        self._names.add(request_id)
         try:
-            await self.call(add)
+            await self.call(add_and_open)
             while not finished:
                 output = await mailbox.take()
                 finished = output.finished
                 if finished:
-                    del self._mailboxes[request_id]
+                    self._forget(request_id, mailbox)
                 yield output
         finally:
             if not finished:
-                del self._mailboxes[request_id]
+                self._forget(request_id, mailbox)
                 self._send(_Command(lambda engine: engine.abort(request_id, report=False)))
+
+    def _open(self, request_id: str, mailbox: _Mailbox) -> None:
+        if not mailbox.is_closed:
+            self._mailboxes[request_id] = mailbox
+
+    def _forget(self, request_id: str, mailbox: _Mailbox) -> None:
+        mailbox.is_closed = True
+        self._names.discard(request_id)
+        if self._mailboxes.get(request_id) is mailbox:
+            del self._mailboxes[request_id]
 
     async def call(self, function: Callable[[LLMEngine], T]) -> T:
         """Call ``function`` with the engine, on its thread, between two steps.
@@ -319,7 +340,7 @@ class AsyncLLMEngine:
         """
         try:
             self._serve(engine)
-        except Exception as error:
+        except BaseException as error:  # from native code there are others than `Exception`
             # As text: a log that keeps the error would keep the engine, and all its memory.
             logger.error("the engine failed\n%s", traceback.format_exc())
             return EngineError(str(error) if isinstance(error, EngineError) else repr(error))
@@ -342,9 +363,9 @@ class AsyncLLMEngine:
         assert started is not None
         try:
             engine = self._make_engine()
-        except Exception as error:
+        except BaseException as error:
             self._post(self._set_failed, EngineError(str(error)))
-            self._post(_set_unless_done, started, error)
+            self._post(_set_unless_done, started, _ordinary(error))
             return None
         self.last_advance_seconds = time.monotonic()
         self._post(self._set_ready)
@@ -361,11 +382,12 @@ class AsyncLLMEngine:
         self._post(self._fail_requests, failure)
         try:
             engine = self._make_engine()
-        except Exception as error:
+        except BaseException as error:
             logger.exception("another engine could not be made")
             again = f"{type(error).__name__}: {error}"
             self._give_up(EngineError(f"{failure}; and making another one failed: {again}"))
             return None
+        self.last_advance_seconds = time.monotonic()
         self._post(self._set_ready)
         return engine
 
@@ -403,10 +425,15 @@ class AsyncLLMEngine:
             mailbox.fail(error)
 
 
+def _ordinary(error: BaseException) -> Exception:
+    """``error``, or one that says so where it is none that a coroutine should raise."""
+    return error if isinstance(error, Exception) else EngineError(repr(error))
+
+
 def _close(engine: LLMEngine) -> None:
     try:
         engine.close()
-    except Exception:
+    except BaseException:
         logger.exception("the engine could not be closed")
 
 

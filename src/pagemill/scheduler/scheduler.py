@@ -31,6 +31,9 @@ from pagemill.scheduler.preemption import PreemptionCosts
 from pagemill.scheduler.ranked_queue import RankedQueue
 from pagemill.scheduler.scheduler_output import Chunk, SchedulerOutput
 
+_MOST_PASSED_OVER = 32
+"""Waiting sequences that a step looks at again though it cannot admit them."""
+
 
 class Scheduler:
     """Holds the queues and plans steps. Allocates blocks only through the manager.
@@ -237,18 +240,25 @@ class Scheduler:
             plan.forks.append((first, seq))
 
     def _admit_waiting(self, plan: SchedulerOutput) -> None:
-        """Admit in order of rank. Nobody overtakes: a large request that waits for blocks would
-        otherwise wait for ever behind small ones.
+        """Admit in order of rank. Nobody overtakes who waits for room: a large request would
+        otherwise wait for ever behind small ones. Who waits for what another computes is passed
+        over: it will have room, if need be that of those who went before it.
         """
         if not self.waiting:
             return
         under_way = self._blocks_under_way()
-        while self.waiting and plan.num_tokens < self.max_num_batched_tokens:
+        at = 0
+        while at < len(self.waiting) and plan.num_tokens < self.max_num_batched_tokens:
             if not self._has_slot_for_one_more():
                 return  # without looking at a long prompt again in every step
-            seq = self.waiting.first
+            seq = self.waiting[at]
             hit = self._find_computed(seq)
-            if self._is_being_computed(seq, hit, under_way) or not self._has_room(seq, hit):
+            if self._is_being_computed(seq, hit, under_way):
+                at += 1
+                if at == _MOST_PASSED_OVER:
+                    return
+                continue
+            if not self._has_room(seq, hit):
                 return
             self._admit(seq, hit)
             under_way.add(self.kv.next_digest(seq.blocks, seq.num_computed_tokens))
@@ -300,8 +310,8 @@ class Scheduler:
     def _preempt_for_a_better_ranked(self, plan: SchedulerOutput) -> None:
         """Admit the first waiting sequence in the place of running ones that rank below it.
 
-        Under ``fcfs`` only a branch can find any: it has the place of the request that it left.
-        Nobody is preempted unless that really makes room.
+        Under ``fcfs`` only two can find any: a branch, which has the place of the request that it
+        left, and who was passed over. Nobody is preempted unless that really makes room.
         """
         if not self.waiting or not self.running or self.running.last.rank < self.waiting.first.rank:
             return

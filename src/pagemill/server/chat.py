@@ -23,7 +23,7 @@ from pagemill.server.requests import arrival_of, caller_of, check_model, context
 from pagemill.server.sampling import check_limits, check_logprobs, sampling_params
 from pagemill.server.schemas.base import whole_or_stream
 from pagemill.server.schemas.chat import ChatAnswer, ChatChunk, ChatRequest
-from pagemill.server.serving import Prepared, Usage, envelope, serve, wants_usage
+from pagemill.server.serving import Prepared, Usage, envelope, serve, wants_usage, with_list
 
 ROLE = '"delta": {"role": "assistant", "content": ""}'
 NOTHING = '"delta": {}'
@@ -174,7 +174,7 @@ class ChatWriter:
             }
             for sample in output.outputs
         ]
-        return json.dumps(self._envelope | {"choices": choices, "usage": usage})
+        return with_list(self._envelope, "choices", choices, {"usage": usage})
 
     def _new_logprobs(self, sent: _Sent, sample: CompletionOutput) -> dict[str, Any] | None:
         """Of the tokens that no chunk has had."""

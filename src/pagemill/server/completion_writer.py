@@ -17,7 +17,7 @@ from pagemill.server.chunks import ChunkFrame
 from pagemill.server.context import ServerContext
 from pagemill.server.prompts import EncodedPrompt
 from pagemill.server.schemas.completions import CompletionRequest
-from pagemill.server.serving import Usage, envelope, wants_usage
+from pagemill.server.serving import Usage, envelope, wants_usage, with_list
 
 
 class CompletionWriter:
@@ -72,7 +72,7 @@ class CompletionWriter:
         for prompt, output in zip(self._prompts, outputs, strict=True):
             for sample in best_samples(output.outputs, self._num_returned):
                 choices.append(_Choice(len(choices), prompt).whole(output, sample))
-        return json.dumps(self._envelope | {"choices": choices, "usage": usage})
+        return with_list(self._envelope, "choices", choices, {"usage": usage})
 
 
 class _PromptPart:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from pagemill.server.prompts import Listed, encode_prompts, listed_prompts
 from pagemill.server.requests import arrival_of, caller_of, check_model, context_of, new_id
 from pagemill.server.schemas.base import ERRORS
 from pagemill.server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
+from pagemill.server.serving import with_list
 
 router = APIRouter(tags=["embeddings"])
 
@@ -57,7 +57,7 @@ async def _embedded(
     with context.work(len(inputs)):
         prompts = await encode_prompts(inputs, context, field="input")
         num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        with context.work(0, caller=caller, num_tokens=num_tokens):
+        with context.work(0, caller=caller, num_tokens=num_tokens) as charged:
             request_id = new_id("embd")
 
             async def embedded(index: int, token_ids: Sequence[int]) -> EmbeddingOutput:
@@ -79,11 +79,13 @@ async def _embedded(
             ]
             try:
                 return await asyncio.gather(*tasks)
-            except ModelError as error:
-                message = "the model computed no vector for this input (NaN or infinity)"
-                raise ApiError(500, message, code="damaged_embedding") from error
-            except EngineError:
-                context.check_not_ended()
+            except Exception as error:
+                charged.num_tokens_used = 0
+                if isinstance(error, ModelError):
+                    message = "the model computed no vector for this input (NaN or infinity)"
+                    raise ApiError(500, message, code="damaged_embedding") from error
+                if isinstance(error, EngineError):
+                    context.check_not_ended()
                 raise
             finally:
                 for task in tasks:
@@ -108,8 +110,8 @@ def _answer(
         for index, output in enumerate(outputs)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    answer = {"object": "list", "data": data, "model": context.model_id, "usage": usage}
-    return json.dumps(answer)
+    rest = {"model": context.model_id, "usage": usage}
+    return with_list({"object": "list"}, "data", data, rest)
 
 
 def _encoded(output: EmbeddingOutput, encoding_format: str | None) -> list[float] | str:

@@ -7,8 +7,9 @@ let in ── encode ── reserve the caller's tokens ── generate ── w
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -88,6 +89,17 @@ def envelope(answer_id: str, kind: str, context: ServerContext) -> dict[str, Any
         "created": int(time.time()),
         "model": context.model_id,
     }
+
+
+def with_list(
+    head: Mapping[str, Any], name: str, entries: Iterable[Any], rest: Mapping[str, Any]
+) -> str:
+    """JSON of an object with a list in its middle, entry by entry.
+
+    `json.dumps` holds Python's lock to its end, so of a large list nobody else would run for long.
+    """
+    written = ", ".join(map(json.dumps, entries))
+    return f'{json.dumps(head)[:-1]}, "{name}": [{written}], {json.dumps(rest)[1:]}'
 
 
 def wants_usage(body: SamplingFields) -> bool:

@@ -72,6 +72,9 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> DetokenizeAns
     ids = body.tokens
     if not isinstance(ids, list) or not all(type(token_id) is int for token_id in ids):
         raise ApiError(400, "tokens must be a list of token ids", param="tokens")
+    if len(ids) > context.max_model_len:
+        rule = f"tokens has {len(ids)} entries; max_model_len={context.max_model_len} is the most"
+        raise ApiError(400, rule, param="tokens")
     for index, token_id in enumerate(ids):
         if not 0 <= token_id < tokenizer.vocab_size:
             rule = f"tokens[{index}] must be in [0, {tokenizer.vocab_size})"

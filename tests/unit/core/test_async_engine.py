@@ -468,3 +468,32 @@ def test_latencies_count_from_the_arrival_at_the_front_door() -> None:
             assert outputs[-1].metrics.arrival_seconds > arrival + 4
 
     asyncio.run(run())
+
+
+def test_a_name_that_was_left_can_be_used_again_at_once() -> None:
+    async def run() -> None:
+        async with running(slow_engine) as engine:
+            for i in range(5):
+                left = engine.generate("r", prompt_of(9, 50 + i), PARAMS)
+                await anext(left)
+                await left.aclose()
+                outputs = await collected(engine, "r")
+                assert outputs[-1].prompt_token_ids == prompt_of(20)
+                assert tokens(outputs[-1]) == tokens(alone(prompt_of(20), PARAMS))
+            await engine.call(assert_idle)
+
+    asyncio.run(run())
+
+
+def test_what_is_no_ordinary_exception_does_not_end_the_thread() -> None:
+    async def run() -> None:
+        async with running() as engine:
+
+            def panic(engine: LLMEngine) -> None:
+                raise SystemExit("from native code")
+
+            with pytest.raises(EngineError, match="from native code"):
+                await engine.call(panic)
+            assert (await collected(engine))[-1].finished
+
+    asyncio.run(run())

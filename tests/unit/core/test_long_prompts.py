@@ -111,3 +111,22 @@ def test_long_prompts_share_with_each_other_and_all_come_to_their_end() -> None:
     assert finished == [f"long {i}" for i in range(6)], "who came first ended first"
     assert steps <= (6 * 705) // 64 + 20
     assert_idle(engine)
+
+
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_who_waits_for_a_prompt_under_way_holds_up_nobody_behind(num_ahead: int) -> None:
+    """Others that need the same prompt, or more samples of it, stand first in the queue."""
+    engine = engine_with_streams(enable_prefix_caching=True, num_kv_blocks=2000)
+    for i in range(num_ahead):
+        params = SamplingParams(max_tokens=2, n=2, ignore_eos=True, seed=i)
+        engine.add_request(f"long {i}", prompt_of(LONG, 99), params)
+    engine.add_request("short", prompt_of(50), SamplingParams(max_tokens=1))
+    began = engine.clock()
+    outputs = {output.request_id for _ in range(2) for output in engine.step()}
+    assert "short" in outputs
+    assert engine.clock() - began <= 2 * CHUNK_STEP_SECONDS + 1e-9
+    # The prompt is computed once, whoever came between.
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert engine.metrics.num_computed_tokens < LONG + BUDGET + 16 * 220
+    assert_idle(engine)
