@@ -181,7 +181,9 @@ class ServerContext:
         if wait_seconds:
             raise ApiError(
                 429,
-                f"the key {caller.name!r} has used its {caller.tokens.per_minute} tokens a minute",
+                f"this may use {num_tokens} tokens, and too little is left of the "
+                f"{caller.tokens.per_minute} a minute of the key {caller.name!r}; lower max_tokens, "
+                f"or come back later",
                 code="rate_limit_exceeded",
                 retry_after=math.ceil(wait_seconds),
             )

@@ -267,7 +267,7 @@ def test_a_key_may_use_so_many_tokens_a_minute() -> None:
         await context.engine.start()
         caller = Caller(name="alice", tokens=TokenBucket(100))
         with context.work(1, caller=caller, num_tokens=100) as work:
-            with pytest.raises(ApiError, match="has used its 100 tokens a minute") as raised:
+            with pytest.raises(ApiError, match="of the 100 a minute of the key") as raised:
                 context.work(1, caller=caller, num_tokens=50).__enter__()
             assert raised.value.status == 429
             assert 29 <= int(raised.value.headers["retry-after"]) <= 31
