@@ -29,7 +29,12 @@ class ServerProcess:
     def __init__(self, *arguments: str, module: str = SIMULATED, **environment: str) -> None:
         command = [sys.executable, "-m", module, "serve", "--port", "0", *arguments]
         self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+            # Whoever runs tests in the background has its Ctrl-C ignored, and passes that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
         """Of its standard error, so far."""

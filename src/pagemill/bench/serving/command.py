@@ -17,6 +17,7 @@ from pagemill.bench.progress import Progress
 from pagemill.bench.report import Table
 from pagemill.bench.serving.processes import Processes
 from pagemill.bench.serving.requests import FAST, FULL, Draw, Timed, of_kind
+from pagemill.bench.workload import WARM_UP_TOKENS, Request
 from pagemill.config import DEFAULT_MODEL, EngineConfig
 
 WORKLOADS = {"steady": "64 streams from first to last", "mixed": "as in S3 of performance.md"}
@@ -73,6 +74,11 @@ class ServingCommand(BenchCommand):
                 for repeat, turn in rounds((OFFLINE, SERVED), self.repeats + 1):
                     # Others' prompts each time, or the second would find those of the first.
                     requests = draw.throughput(workload, str(repeat))
+                    if not repeat:  # warms up
+                        requests = [
+                            Request(r.prompt_token_ids, min(r.max_tokens, WARM_UP_TOKENS))
+                            for r in requests
+                        ]
                     for contender in turn:
                         progress.doing(f"{workload}, {contender}")
                         if contender == OFFLINE:
@@ -82,7 +88,7 @@ class ServingCommand(BenchCommand):
                         tokens = sum(request.max_tokens for request in requests)
                         run = {"workload": workload, "contender": contender, "repeat": repeat - 1}
                         run |= told | {"output_tokens_per_s": tokens / told["total_s"]}
-                        if repeat:  # the first warms up
+                        if repeat:
                             runs.append(run)
                         progress.done()
         return runs

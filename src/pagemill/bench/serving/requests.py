@@ -17,7 +17,7 @@ class Scale:
     """How large everything is."""
 
     num_streams: int = 64
-    steady_tokens: tuple[int, int] = (64, 128)
+    steady_tokens: tuple[int, int] = (64, 96)
     """Of each stream of the steady workload: in, out."""
     longest_tokens: int = 384
     """Of a stream of the mixed workload; longer ones are cut."""
