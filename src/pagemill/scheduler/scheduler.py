@@ -206,16 +206,17 @@ class Scheduler:
     def _share_of(self, seq: Sequence, plan: SchedulerOutput) -> int:
         """The most tokens that ``seq`` may compute now.
 
-        Who cannot end its prompt in this step leaves half of what there is to those behind it: they
-        wait for a step or two then, and not until it is done, which takes at most twice as long.
+        What is longer than a step leaves half of what there is, but for its end, to those behind
+        it: they wait for a step or two then, and not until it is done. That takes the first of
+        several at most twice as long, and each other one twice as long as the one before it.
         """
         left = self.max_num_batched_tokens - plan.num_tokens
-        ends = seq.num_uncomputed_tokens <= left
+        is_long = seq.num_tokens > self.max_num_batched_tokens and seq.num_uncomputed_tokens > left
         somebody_is_behind = self.waiting or self._prefills.last is not seq
-        return -(-left // 2) if somebody_is_behind and not ends else left
+        return -(-left // 2) if is_long and somebody_is_behind else left
 
     def _hand_out_what_is_left(self, plan: SchedulerOutput) -> None:
-        """Nobody came for what a prompt has left to others: the best-ranked one computes more.
+        """Nobody came for what a long prompt has left to others: the best-ranked one computes more.
 
         It does not end with that: it left half of too little for that.
         """

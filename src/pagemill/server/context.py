@@ -182,8 +182,8 @@ class ServerContext:
             raise ApiError(
                 429,
                 f"this may use {num_tokens} tokens, and too little is left of the "
-                f"{caller.tokens.per_minute} a minute of the key {caller.name!r}; lower max_tokens, "
-                f"or come back later",
+                f"{caller.tokens.per_minute} a minute of the key {caller.name!r}; lower "
+                f"max_tokens, or come back later",
                 code="rate_limit_exceeded",
                 retry_after=math.ceil(wait_seconds),
             )
