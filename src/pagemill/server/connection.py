@@ -62,7 +62,7 @@ class Connection(H11Protocol):
         """A client is there."""
         super().connection_made(transport)
         self._reading = _Timer(self._settings.header_timeout_seconds, transport.close)
-        self._writing = _Timer(self._settings.write_timeout_seconds, transport.abort)
+        self._writing = StallTimer(self._settings.write_timeout_seconds, transport)
         if len(self.connections) > self._settings.max_connections:
             self._answer(_BUSY)
         self._watch_reading()
@@ -130,6 +130,35 @@ class Connection(H11Protocol):
             self._reading.clear()
         else:
             self._reading.set()
+
+
+class StallTimer:
+    """Cuts a connection whose client takes nothing of what is written for some time.
+
+    It may take long to take all of it: a large answer is written in one piece.
+    """
+
+    def __init__(self, seconds: float, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self._timer = _Timer(seconds, self._look)
+        self._num_left_bytes = 0
+
+    def set(self) -> None:
+        """There is more than the client takes."""
+        self._num_left_bytes = self._transport.get_write_buffer_size()
+        self._timer.set()
+
+    def clear(self) -> None:
+        """It has taken it."""
+        self._timer.clear()
+
+    def _look(self) -> None:
+        left = self._transport.get_write_buffer_size()
+        if left >= self._num_left_bytes:
+            self._transport.abort()
+            return
+        self._timer.clear()
+        self.set()
 
 
 class _Timer:
