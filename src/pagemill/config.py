@@ -143,11 +143,11 @@ class EngineConfig:
             ("num_kv_blocks", MAX_KV_BLOCKS),
         ):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 1, high)
-        _integer("block_size", self.block_size, 1, 1024)
-        _integer("max_num_seqs", self.max_num_seqs, 1)
-        _integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        _integer("seed", self.seed, 0, 2**64 - 1)
+                check_integer(name, getattr(self, name), 1, high)
+        check_integer("block_size", self.block_size, 1, 1024)
+        check_integer("max_num_seqs", self.max_num_seqs, 1)
+        check_integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
         for name in ("enable_prefix_caching", "prefix_cache_partial_hits", "check_invariants"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be a bool, got {getattr(self, name)!r}")
@@ -260,7 +260,8 @@ def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")
 
 
-def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
+def check_integer(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise `ConfigError` unless ``value`` is an integer in ``[low, high]``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be an integer, got {value!r}")
     if value < low or (high is not None and value > high):

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from pagemill.config import check_integer
 from pagemill.errors import ConfigError
 
 MAX_PORT = 65535
@@ -76,9 +77,9 @@ class ServerSettings:
         for name in ("api_key_file", "served_model_name"):
             if getattr(self, name) is not None:
                 _text(name, getattr(self, name))
-        _integer("port", self.port, 0, MAX_PORT)
+        check_integer("port", self.port, 0, MAX_PORT)
         for name, low in _LOWEST.items():
-            _integer(name, getattr(self, name), low)
+            check_integer(name, getattr(self, name), low)
         for field in dataclasses.fields(self):
             if field.name.endswith("_seconds"):
                 _seconds(field.name, getattr(self, field.name))
@@ -113,14 +114,6 @@ def _text(name: str, value: object) -> None:
 def _texts(name: str, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
         raise ConfigError(f"{name} must be a tuple of texts, got {value!r}")
-
-
-def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name} must be an integer, got {value!r}")
-    if value < low or (high is not None and value > high):
-        bound = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ConfigError(f"{name} must be {bound}, got {value}")
 
 
 def _seconds(name: str, value: object) -> None:

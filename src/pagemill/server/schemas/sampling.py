@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from pagemill.sampling_params import MAX_N
-from pagemill.server.schemas.base import RequestBody, StreamOptions, only_default
+from pagemill.server.schemas.base import RequestBody, StreamOptions
 
 _INTEGERS = {"type": "array", "items": {"type": "integer"}}
 
@@ -100,6 +100,3 @@ class SamplingFields(RequestBody):
     metadata: dict[str, Any] | None = Field(None, description="Accepted; changes nothing.")
     store: bool | None = Field(None, description="Accepted; nothing is stored.")
     service_tier: str | None = Field(None, description="Accepted; there is one tier.")
-
-
-__all__ = ["Bias", "SamplingFields", "Stop", "TokenIds", "only_default"]
